@@ -1,0 +1,55 @@
+"""Distributed training as a workflow step.
+
+    from plugin_core import TrainSpec, run
+    result = run(TrainSpec(train_loop_per_worker=train_loop, run_config=RunConfig(name="digits")))
+
+Nothing heavy is imported here: names load on first use, so that an engine's parser stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugin_core.clusters import LocalCluster as LocalCluster
+    from plugin_core.clusters import RayCluster as RayCluster
+    from plugin_core.inprocess import execute as execute
+    from plugin_core.results import BatchInferResult as BatchInferResult
+    from plugin_core.results import CheckpointRef as CheckpointRef
+    from plugin_core.results import EvaluationResult as EvaluationResult
+    from plugin_core.results import RunRef as RunRef
+    from plugin_core.results import TrainResult as TrainResult
+    from plugin_core.results import parse_result as parse_result
+    from plugin_core.specs import BatchInferSpec as BatchInferSpec
+    from plugin_core.specs import CheckpointConfig as CheckpointConfig
+    from plugin_core.specs import DatasetConfig as DatasetConfig
+    from plugin_core.specs import EvaluateSpec as EvaluateSpec
+    from plugin_core.specs import FailureConfig as FailureConfig
+    from plugin_core.specs import Limits as Limits
+    from plugin_core.specs import RunConfig as RunConfig
+    from plugin_core.specs import ScalingConfig as ScalingConfig
+    from plugin_core.specs import Threshold as Threshold
+    from plugin_core.specs import TorchConfig as TorchConfig
+    from plugin_core.specs import TrainSpec as TrainSpec
+    from plugin_core.specs import load_spec as load_spec
+    from plugin_core.specs import parse_spec as parse_spec
+    from plugin_core.supervisor import arun as arun
+    from plugin_core.supervisor import run as run
+
+_HOMES = {
+    "clusters": "LocalCluster RayCluster",
+    "inprocess": "execute",
+    "results": "BatchInferResult CheckpointRef EvaluationResult RunRef TrainResult parse_result",
+    "specs": "BatchInferSpec CheckpointConfig DatasetConfig EvaluateSpec FailureConfig Limits RunConfig ScalingConfig"
+    " Threshold TorchConfig TrainSpec load_spec parse_spec",
+    "supervisor": "arun run",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plugin_core' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"plugin_core.{_HOME[name]}"), name)

@@ -1,0 +1,133 @@
+"""Where a step runs: an existing Ray cluster, or the embedded local one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from plugin_core.errors import InfeasibleError, SpecError
+from plugin_core.jobs import JobsClient
+from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec
+
+
+class Cluster(Protocol):
+    """What the core needs to know of a cluster. `connect()` may start one; it raises before anything is submitted."""
+
+    @property
+    def autoscaling(self) -> bool: ...
+
+    @property
+    def shares_this_machine(self) -> bool: ...
+
+    async def connect(self) -> JobsClient: ...
+
+    def driver_command(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
+
+    `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may come later, so a step that does not fit
+    now waits instead of being refused. `ray-train-workflows` has to be installed on the cluster.
+    """
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    verify: bool | str = True
+    autoscaling: bool = False
+    python: str = "python"
+    shares_this_machine: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if urlsplit(self.address).scheme not in ("http", "https") or not urlsplit(self.address).netloc:
+            raise SpecError(f"address: given {self.address!r}; accepted is a URL like http://host:8265")
+
+    async def connect(self) -> JobsClient:
+        return JobsClient(self.address, self.token or os.environ.get("RAY_AUTH_TOKEN"), self.headers, self.verify)
+
+    def driver_command(self) -> str:
+        return f"{self.python} -m plugin_core.driver"
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """The embedded cluster: one Ray head per user and Python environment, on loopback, shared by steps and processes.
+
+    It is started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus` is what it
+    advertises when this step is the one that starts it (default: the machine's cores, but at least 4, so that two
+    workers and Ray Data fit on a small machine).
+    """
+
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    idle_timeout_s: float = 300.0
+    autoscaling: bool = field(default=False, init=False)
+    shares_this_machine: bool = field(default=True, init=False)
+
+    async def connect(self) -> JobsClient:
+        from plugin_core import local_head
+
+        head = await asyncio.to_thread(local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s)
+        return JobsClient(head.address, head.token)
+
+    def driver_command(self) -> str:
+        return f"{sys.executable} -m plugin_core.driver"
+
+
+def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
+    """What the step takes at once at the least, one dict a process (CPUs and GPUs; Ray's units for the rest)."""
+    if isinstance(spec, TrainSpec):
+        scaling = spec.scaling_config
+        bundles = [scaling.worker_resources() for _ in range(scaling.worker_range[0])]
+        # Ray Data reads on CPUs that the workers leave free; with none left it waits for ever
+        return [*bundles, {"CPU": 1.0}] if spec.datasets else bundles
+    if isinstance(spec, EvaluateSpec):
+        own = [{"CPU": spec.num_cpus, "GPU": spec.num_gpus}]
+        return [*own, {"CPU": 1.0}] if spec.dataset else own
+    if isinstance(spec, BatchInferSpec):
+        actors = spec.concurrency[0] if isinstance(spec.concurrency, tuple) else spec.concurrency
+        return [{"CPU": spec.num_cpus, "GPU": spec.num_gpus} for _ in range(actors)] + [{"CPU": 1.0}]
+    return []
+
+
+def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
+    """Raise InfeasibleError when the step asks for more than these nodes have, even empty."""
+    bundles = required_bundles(spec)
+    have: dict[str, float] = {}
+    for node in nodes:
+        for name, amount in node.get("resources_total", {}).items():
+            have[name] = have.get(name, 0.0) + amount
+    if not nodes:
+        return
+    for name in sorted({name for bundle in bundles for name in bundle}):
+        wanted = sum(bundle.get(name, 0.0) for bundle in bundles)
+        if wanted > have.get(name, 0.0):
+            raise InfeasibleError(
+                f"{_resource_field(spec)}: infeasible, the step takes {wanted:g} {name}"
+                f"{_explain(spec, name)}; accepted is up to {have.get(name, 0.0):g} {name}, all that the cluster has"
+            )
+    for bundle in bundles:
+        if not any(
+            all(node.get("resources_total", {}).get(name, 0.0) >= amount for name, amount in bundle.items() if amount)
+            for node in nodes
+        ):
+            shape = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
+            raise InfeasibleError(
+                f"{_resource_field(spec)}: infeasible, one process takes {shape}; accepted is what fits on one of the"
+                f" cluster's {len(nodes)} nodes"
+            )
+
+
+def _resource_field(spec: StepSpec) -> str:
+    return "scaling_config" if isinstance(spec, TrainSpec) else "num_cpus/num_gpus"
+
+
+def _explain(spec: StepSpec, name: str) -> str:
+    reads = getattr(spec, "datasets", None) or getattr(spec, "dataset", None)
+    return " (1 of them for Ray Data to read the datasets)" if reads and name == "CPU" else ""

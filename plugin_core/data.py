@@ -1,0 +1,80 @@
+"""Datasets named in a spec: checked where the step is made, loaded as Ray Datasets where it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.specs import DatasetConfig
+from plugin_core.storage import Location
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+def check_dataset(field: str, config: DatasetConfig, *, label_column: str | None, here: bool) -> None:
+    """Raise SpecError where a dataset's files or columns are missing.
+
+    `here`: local paths are this machine's. A local path of another machine cannot be looked at from here.
+    """
+    if config.path is None:
+        return
+    for path in _paths(config):
+        location = _location(field, path)
+        if location.is_local and not here:
+            continue
+        if not location.exists():
+            raise SpecError(f"{field}.path: given {path!r}, where there is nothing; accepted is an existing file or folder")
+        wanted = [*(config.columns or []), *([label_column] if label_column else [])]
+        if wanted:
+            names = _schema_names(field, location, config)
+            missing = [name for name in wanted if name not in names]
+            if missing:
+                source = "label_column" if missing[0] == label_column else f"{field}.columns"
+                raise SpecError(f"{source}: given {missing[0]!r}, which {path} has not; accepted are {', '.join(names)}")
+
+
+def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]]) -> ray.data.Dataset:
+    """The Ray Dataset, read lazily. `function` gives the user's function where the config names one."""
+    import ray.data
+
+    if config.function is not None:
+        dataset: ray.data.Dataset = function()(**config.kwargs)
+        return dataset
+    locations = [Location.of(path) for path in _paths(config)]
+    paths, filesystem = [location.path for location in locations], locations[0].fs
+    match config.guessed_format:
+        case "parquet":
+            return ray.data.read_parquet(paths, filesystem=filesystem, columns=config.columns)
+        case "csv":
+            dataset = ray.data.read_csv(paths, filesystem=filesystem)
+        case _:
+            dataset = ray.data.read_json(paths, filesystem=filesystem)
+    return dataset.select_columns(config.columns) if config.columns else dataset
+
+
+def _paths(config: DatasetConfig) -> list[str]:
+    return config.path if isinstance(config.path, list) else [config.path or ""]
+
+
+def _location(field: str, path: str) -> Location:
+    try:
+        return Location.of(path)
+    except SpecError as exc:
+        raise SpecError(exc.message.replace("storage_path", f"{field}.path")) from exc
+
+
+def _schema_names(field: str, location: Location, config: DatasetConfig) -> list[str]:
+    import pyarrow
+    import pyarrow.dataset
+
+    try:
+        found = pyarrow.dataset.dataset(location.path, filesystem=location.fs, format=config.guessed_format)
+        return list(found.schema.names)
+    except pyarrow.ArrowInvalid as exc:
+        raise SpecError(
+            f"{field}.path: given {location.uri!r}, which is no readable {config.guessed_format} ({str(exc).splitlines()[0]})"
+        ) from exc
+    except OSError as exc:
+        raise StorageError(f"{field}.path: {location.uri} cannot be read: {exc}") from exc

@@ -1,0 +1,118 @@
+"""Errors of the product.
+
+    RayTrainWorkflowsError
+    ├── SpecError                 before the submit; nothing ran; never retried
+    │   ├── InfeasibleError       asks for more than the cluster will ever have
+    │   ├── PayloadError          a function cannot be imported or sent
+    │   ├── SpecChangedError      the run's name already stands for another spec
+    │   └── ClusterRefusedError   the cluster answers, but not to us (token, no Jobs API)
+    ├── ClusterUnreachableError   no answer from the cluster; retryable
+    ├── StorageError              the run directory cannot be read or written; retryable
+    └── StepError                 after the submit
+        ├── UserCodeError         the user's function raised; never retried by us
+        ├── InfrastructureError   a process, node or connection was lost; retryable
+        ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` is over
+        ├── StepCancelledError    cancel was asked for
+        └── FencedError           a later attempt owns the run
+
+Each class says whether the engine should retry (`retryable`), how the driver and the CLI exit (`exit_code`), and the
+word under which an attempt's end is recorded (`outcome`).
+"""
+
+from __future__ import annotations
+
+
+class RayTrainWorkflowsError(Exception):
+    retryable: bool = False
+    exit_code: int = 1
+    outcome: str = "error"
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class SpecError(RayTrainWorkflowsError, ValueError):
+    exit_code = 2
+    outcome = "spec_error"
+
+
+class InfeasibleError(SpecError):
+    outcome = "infeasible"
+
+
+class PayloadError(SpecError):
+    pass
+
+
+class SpecChangedError(SpecError):
+    def __init__(self, message: str, fields: tuple[str, ...] = ()):
+        super().__init__(message, fields)
+        self.fields = fields
+
+
+class ClusterRefusedError(SpecError):
+    pass
+
+
+class ClusterUnreachableError(RayTrainWorkflowsError, ConnectionError):
+    retryable = True
+    exit_code = 2
+
+
+class StorageError(RayTrainWorkflowsError, OSError):
+    retryable = True
+    exit_code = 11
+    outcome = "infrastructure"
+
+
+class StepError(RayTrainWorkflowsError, RuntimeError):
+    """A step failed after it was submitted. `details` is the whole traceback where one is known."""
+
+    exit_code = 12
+
+    def __init__(self, message: str, details: str = ""):
+        super().__init__(message, details)
+        self.details = details
+
+
+class UserCodeError(StepError):
+    exit_code = 10
+    outcome = "user_error"
+
+
+class InfrastructureError(StepError):
+    retryable = True
+    exit_code = 11
+    outcome = "infrastructure"
+
+
+class StepTimeoutError(StepError):
+    exit_code = 13
+    outcome = "timeout"
+
+
+class StepCancelledError(StepError):
+    exit_code = 14
+    outcome = "cancelled"
+
+
+class FencedError(StepError):
+    exit_code = 15
+    outcome = "fenced"
+
+
+#: The driver found no receipt under its run URI: the storage is not shared between orchestrator and cluster. It has
+#: no place to record that, so it says it by its exit code alone.
+EXIT_NOT_SHARED = 16
+
+_BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
+    cls.outcome: cls
+    for cls in (InfeasibleError, UserCodeError, InfrastructureError, StepTimeoutError, StepCancelledError, FencedError)
+}
+
+
+def from_outcome(outcome: str, message: str, details: str = "") -> RayTrainWorkflowsError:
+    """The error that an attempt recorded as its end, as an exception again."""
+    cls = _BY_OUTCOME.get(outcome, SpecError if outcome == SpecError.outcome else StepError)
+    return cls(message, details) if issubclass(cls, StepError) else cls(message)

@@ -1,0 +1,90 @@
+"""What a failed step died of: the user's code, or the infrastructure under it."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+from plugin_core.errors import (
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    StepError,
+    StorageError,
+    UserCodeError,
+)
+
+#: A lost peer shows on the others as one of these, raised by their collective or storage library inside user code.
+_INFRASTRUCTURE = re.compile(
+    r"connection (reset|closed|refused)|broken pipe|closed by peer|NCCL|gloo|process group|rendezvous|"
+    r"AWS Error|No space left on device|Input/output error|Stale file handle|heartbeat|preempt",
+    re.IGNORECASE,
+)
+
+
+def classify(error: BaseException) -> RayTrainWorkflowsError:
+    """The error of ours that an exception of a step means; errors of ours stay as they are.
+
+    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code.
+    """
+    if isinstance(error, RayTrainWorkflowsError):
+        return error
+    causes = _causes(error)
+    for rank, cause in causes.items():
+        if isinstance(cause, StorageError) or _is_infrastructure(cause):
+            return InfrastructureError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+    rank, cause = next(iter(causes.items()))
+    return UserCodeError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+
+
+def _causes(error: BaseException) -> dict[Any, BaseException]:
+    """The exceptions behind Ray's wrappers, by the worker's rank (None: no worker)."""
+    from ray.exceptions import RayTaskError
+    from ray.train import ControllerError, WorkerGroupError
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+
+    if isinstance(error, WorkerGroupError) and error.worker_failures:
+        return {rank: next(iter(_causes(failure).values())) for rank, failure in sorted(error.worker_failures.items())}
+    if isinstance(error, ControllerError):
+        return _causes(error.controller_failure)
+    if isinstance(error, UserExceptionWithTraceback):
+        cause = error._base_exc
+        cause.__notes__ = [error._traceback_str]
+        return {None: cause}
+    if isinstance(error, RayTaskError):
+        cause = error.cause if isinstance(error.cause, BaseException) else error
+        cause.__notes__ = [str(error)]
+        return {None: cause}
+    return {None: error}
+
+
+def _is_infrastructure(error: BaseException) -> bool:
+    from ray.exceptions import RayError, RayTaskError
+    from ray.train.v2._internal.exceptions import RayTrainError, UserExceptionWithTraceback
+
+    if isinstance(error, (RayError, RayTrainError)):
+        return not isinstance(error, (RayTaskError, UserExceptionWithTraceback))
+    return isinstance(error, (ConnectionError, OSError, RuntimeError)) and bool(_INFRASTRUCTURE.search(str(error)))
+
+
+def _where(rank: Any) -> str:
+    return "" if rank is None else f"worker {rank}: "
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    message = next((line for line in lines if line.strip()), "")
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text[:500]
+
+
+def _details(causes: dict[Any, BaseException]) -> str:
+    parts = []
+    for rank, cause in causes.items():
+        notes = getattr(cause, "__notes__", None)
+        text = "\n".join(notes) if notes else "".join(traceback.format_exception(cause))
+        parts.append(f"{_where(rank)}\n{text}" if rank is not None else text)
+    return "\n".join(parts)[-20_000:]
+
+
+__all__ = ["StepError", "classify"]

@@ -1,0 +1,54 @@
+"""`execute(spec)`: the same driver function in the current process, for debugging, notebooks and unit tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugin_core.data import check_dataset
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
+from plugin_core.functions import check_reference
+from plugin_core.results import AnyResult
+from plugin_core.rundir import RunDir, spec_datasets, spec_functions
+from plugin_core.specs import StepSpec
+
+
+def execute(spec: StepSpec) -> AnyResult:
+    """Run a step here and now, on the Ray this process is connected to, or one that it starts for the while.
+
+    The run directory and the result are those of `run()`; what is missing is a supervisor: when this process dies, so does
+    the step (the next call resumes it).
+    """
+    import ray
+
+    from plugin_core.driver import run_attempt
+
+    rundir = RunDir.of(spec)
+    _, references = spec_functions(spec)
+    for name, reference in references.items():
+        check_reference(name, reference, must_exist=True)
+    for name, dataset in spec_datasets(spec).items():
+        check_dataset(name, dataset, label_column=getattr(spec, "label_column", None), here=True)
+    rundir.write_spec(spec)
+    stored = rundir.result()
+    if stored is not None:
+        return stored
+    rundir.want("run")
+    attempt = (rundir.receipts() or [0])[-1] + 1
+    if rundir.claim(attempt, "in-process", "in-process") is None:
+        raise InfrastructureError(f"somebody else runs {rundir.uri} at this moment")
+    started_here = not ray.is_initialized()
+
+    def connect(runtime_env: dict[str, Any]) -> None:
+        if started_here:
+            ray.init(address="local", runtime_env=runtime_env or None)
+
+    def stop(error: RayTrainWorkflowsError) -> None:
+        import _thread
+
+        _thread.interrupt_main()
+
+    try:
+        return run_attempt(rundir, attempt, connect, stop)
+    finally:
+        if started_here:
+            ray.shutdown()

@@ -1,0 +1,96 @@
+"""The journal: every `ray.train.report`, in the order the controller saw them, on storage.
+
+One writer (the Ray Train controller of an attempt) appends lines to the open segment and replaces it on storage at most
+once a second; a full segment is closed and the next one begun. Object stores have no append, and small segments keep a
+replace cheap. A reader keeps a position and never reads a line twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin_core.errors import StorageError
+from plugin_core.rundir import RunDir
+
+FLUSH_S = 1.0
+SEGMENT_BYTES = 64 * 1024
+
+logger = logging.getLogger(__name__)
+
+
+class JournalWriter:
+    """Appends reports; never raises, since an exception in the controller would end the training."""
+
+    def __init__(self, rundir: RunDir, attempt: int):
+        self._dir = rundir.step.child("journal")
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._closed: list[tuple[int, bytes]] = []
+        self._open = b""
+        self._sequence = 1
+        self._dirty = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._flush_loop, daemon=True, name="journal")
+        self._thread.start()
+
+    def append(self, entry: dict[str, Any]) -> None:
+        line = json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
+        with self._lock:
+            self._open += line
+            self._dirty = True
+            if len(self._open) >= SEGMENT_BYTES:
+                self._closed.append((self._sequence, self._open))
+                self._open, self._sequence = b"", self._sequence + 1
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        self._flush()
+
+    def _flush_loop(self) -> None:
+        while not self._stop.wait(FLUSH_S):
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            if not self._dirty:
+                return
+            pending = [*self._closed, *([(self._sequence, self._open)] if self._open else [])]
+            self._dirty = False
+        for sequence, data in pending:
+            try:
+                self._dir.child(f"{self._attempt:03}-{sequence:04}.jsonl").write(data)
+            except StorageError as exc:
+                logger.warning("journal: %s; kept in memory and tried again", exc)
+                with self._lock:
+                    self._dirty = True
+                return
+            with self._lock:
+                self._closed = [item for item in self._closed if item[0] != sequence]
+
+
+@dataclass
+class JournalReader:
+    """Reads on from where it stopped. Blocking; `read()` returns the entries that are new."""
+
+    rundir: RunDir
+    _lines_seen: dict[str, int] = field(default_factory=dict)
+
+    def read(self) -> list[dict[str, Any]]:
+        names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(r"\d+-\d+\.jsonl", name)]
+        last_seen = max(self._lines_seen, default="")
+        entries: list[dict[str, Any]] = []
+        for name in names:
+            if name < last_seen:
+                continue
+            data = self.rundir.step.child("journal", name).read() or b""
+            lines = data.splitlines()
+            entries += [json.loads(line) for line in lines[self._lines_seen.get(name, 0) :]]
+            self._lines_seen[name] = len(lines)
+        return entries

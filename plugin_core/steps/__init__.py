@@ -1,0 +1,48 @@
+"""The steps: one function a kind, run inside the driver on the cluster."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugin_core import functions
+from plugin_core.rundir import RunDir
+
+if TYPE_CHECKING:
+    from plugin_core.results import AnyResult, RunRef
+    from plugin_core.specs import StepSpec
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step gets: its spec, its run, its functions, and a way to say where it is."""
+
+    spec: StepSpec
+    rundir: RunDir
+    attempt: int
+    payload: dict[str, Any]
+    set_phase: Callable[[str], None]
+
+    @property
+    def run(self) -> RunRef:
+        from plugin_core.results import RunRef
+
+        return RunRef(uri=self.rundir.uri, name=self.rundir.name, attempt=self.attempt)
+
+    def function(self, field: str) -> Callable[..., Any]:
+        """The user's function of a spec field: out of the payload, or imported."""
+        if field in self.payload:
+            found: Callable[..., Any] = self.payload[field]
+            return found
+        value: Any = self.spec
+        for part in field.split("."):
+            value = value[part] if isinstance(value, dict) else getattr(value, part)
+        return value if callable(value) else functions.import_function(field, value)
+
+
+def run_step(context: StepContext) -> AnyResult:
+    kind = context.spec.kind  # type: ignore[attr-defined]
+    result: AnyResult = importlib.import_module(f"plugin_core.steps.{kind}").run(context)
+    return result

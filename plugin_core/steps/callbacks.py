@@ -1,0 +1,56 @@
+"""What we listen to on Ray Train's controller."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from typing import Any
+
+from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback
+
+from plugin_core.journal import JournalWriter
+from plugin_core.rundir import RunDir
+
+logger = logging.getLogger(__name__)
+
+
+class JournalCallback(ReportCallback, ControllerCallback):
+    """Writes every report and every change of phase to the journal, in the controller's process.
+
+    Ray's public `UserCallback` sees the reports but neither the phases nor the end of the run, at which the last lines
+    must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
+    ControllerError, which ends the training.
+    """
+
+    def __init__(self, run_uri: str, attempt: int, reports_before: int):
+        self._run_uri = run_uri
+        self._attempt = attempt
+        self._reports = reports_before
+        self._writer: JournalWriter | None = None
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        self._reports += 1
+        checkpoint = training_report.checkpoint
+        name = posixpath.basename(checkpoint.path) if checkpoint else None
+        self._append({"report": self._reports, "metrics": metrics[0] if metrics else {}, "checkpoint": name})
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        before, now = _state_name(previous_state), _state_name(current_state)
+        if before != now:
+            self._append({"phase": now})
+
+    def after_controller_finish(self, result: Any) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        try:
+            if self._writer is None:
+                self._writer = JournalWriter(RunDir.at(self._run_uri), self._attempt)
+            self._writer.append(entry)
+        except Exception:
+            logger.exception("the journal misses an entry: %s", entry)
+
+
+def _state_name(state: Any) -> str:
+    return str(state._state_type.state_name).lower()

@@ -1,0 +1,50 @@
+"""What runs around the user's train loop in every worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from plugin_core.functions import call_with
+from plugin_core.jsonsafe import json_safe
+
+
+def wrap(loop: Callable[..., Any], *, attempt: int, warm_start: str | None) -> Callable[[dict[str, Any]], Any]:
+    """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first checkpoint."""
+
+    def train_loop_per_worker(config: dict[str, Any]) -> Any:
+        _install(attempt, warm_start)
+        return call_with(loop, config)
+
+    return train_loop_per_worker
+
+
+def _install(attempt: int, warm_start: str | None) -> None:
+    from ray.train.v2._internal.execution import train_fn_utils
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    class SafeTrainFnUtils(train_fn_utils.DistributedTrainFnUtils):
+        """Ray's own hook for changing what `ray.train.report` and `get_checkpoint` do in a worker."""
+
+        def report(
+            self,
+            metrics: dict[str, Any],
+            checkpoint: Any = None,
+            checkpoint_dir_name: str | None = None,
+            *args: Any,
+            **kwargs: Any,
+        ) -> None:
+            # a replayed epoch must not write into the directory of its first run, which top-K may delete later
+            number = get_train_context().report_call_index + 1
+            name = f"{checkpoint_dir_name or 'checkpoint'}_a{attempt:03}_{number:06}"
+            super().report(json_safe(metrics), checkpoint, name, *args, **kwargs)
+
+        def get_checkpoint(self) -> Any:
+            own = super().get_checkpoint()
+            if own is None and warm_start is not None:
+                from plugin_core.results import CheckpointRef
+
+                return CheckpointRef(uri=warm_start).to_ray()
+            return own
+
+    train_fn_utils.set_train_fn_utils(SafeTrainFnUtils())

@@ -1,0 +1,227 @@
+"""A URI as a place on persistent storage, with the few operations a run directory needs.
+
+Reading and listing go through `pyarrow.fs`. Two writes need more than it offers and are one function per scheme here:
+*create if absent* (local: a hard link of a finished file; S3: a conditional put) and *atomic replace* (local: rename; an
+S3 put is atomic by itself). "Cannot be read" is never "absent": only a definite not-found gives None.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import uuid
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from plugin_core.errors import SpecError, StorageError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+SCHEMES = ("file", "s3")
+
+
+def default_storage_path() -> str:
+    """`RAY_STORAGE`, then `~/ray_results`, as Ray's users know it."""
+    return os.environ.get("RAY_STORAGE") or str(Path.home() / "ray_results")
+
+
+def normalise(uri: str) -> str:
+    """A plain path as an absolute `file://`-less path, a URI as it is; SpecError for a scheme that is not known."""
+    if "://" not in uri:
+        return str(Path(uri).expanduser().absolute())
+    parts = urlsplit(uri)
+    if parts.scheme not in SCHEMES:
+        raise SpecError(
+            f"storage_path: given {uri!r}; accepted are a local path and the schemes {', '.join(SCHEMES)}"
+        )
+    if parts.username or parts.password:
+        raise SpecError(
+            f"storage_path: given {parts.scheme}://…@{parts.hostname}…; credentials do not belong into a URI, accepted are"
+            " the usual environment variables of the storage"
+        )
+    if parts.scheme == "file":
+        return parts.path
+    if not parts.netloc:
+        raise SpecError(f"storage_path: given {uri!r}; accepted is {parts.scheme}://bucket/prefix")
+    return uri
+
+
+@dataclass(frozen=True)
+class Location:
+    """A directory or object: `uri` for people and specs, `path` for `fs`."""
+
+    uri: str
+
+    @classmethod
+    def of(cls, uri: str) -> Location:
+        return cls(normalise(uri))
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.uri
+
+    @property
+    def fs(self) -> FileSystem:
+        parts = urlsplit(self.uri)
+        return _filesystem("" if self.is_local else parts.scheme, parts.netloc, parts.query)
+
+    @property
+    def path(self) -> str:
+        """The path on `fs`: absolute for local files, `bucket/key` for S3."""
+        if self.is_local:
+            return self.uri
+        parts = urlsplit(self.uri)
+        return (parts.netloc + parts.path).rstrip("/")
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    def child(self, *parts: str) -> Location:
+        if self.is_local:
+            return Location(posixpath.join(self.uri, *parts))
+        split = urlsplit(self.uri)
+        return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *parts))))
+
+    # ---- reading
+
+    def read(self) -> bytes | None:
+        """The content, or None where there is definitely none. Raises StorageError when it cannot be told."""
+        try:
+            with self.fs.open_input_stream(self.path) as stream:
+                data: bytes = stream.read()
+                return data
+        except FileNotFoundError as exc:
+            self._bucket_must_exist(exc)
+            return None
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
+
+    def names(self) -> list[str]:
+        """Sorted names of what lies directly under here; empty where there is nothing."""
+        from pyarrow.fs import FileSelector
+
+        try:
+            found = self.fs.get_file_info(FileSelector(self.path, allow_not_found=True))
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
+        return sorted(info.base_name for info in found)
+
+    def exists(self) -> bool:
+        from pyarrow.fs import FileType
+
+        try:
+            return bool(self.fs.get_file_info(self.path).type != FileType.NotFound)
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
+
+    # ---- writing
+
+    def write(self, data: bytes) -> None:
+        """Replace the content atomically: a reader sees the old or the new, a crash leaves one of them."""
+        try:
+            if self.is_local:
+                temporary = self._write_beside(data)
+                os.replace(temporary, self.path)
+                return
+            with self.fs.open_output_stream(self.path) as stream:
+                stream.write(data)
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
+
+    def create(self, data: bytes) -> bool:
+        """Write unless something is there; True for the one caller who did. Atomic over processes and hosts."""
+        if not self.is_local:
+            return _s3_create(self, data)
+        try:
+            temporary = self._write_beside(data)
+            try:
+                os.link(temporary, self.path)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+        except OSError as exc:
+            hint = " (the file system has no hard links)" if exc.errno in (errno.EPERM, errno.EOPNOTSUPP) else ""
+            raise StorageError(f"{self.uri} cannot be created: {exc}{hint}") from exc
+        return True
+
+    def delete_dir(self) -> None:
+        try:
+            self.fs.delete_dir(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be deleted: {exc}") from exc
+
+    def make_dir(self) -> None:
+        try:
+            self.fs.create_dir(self.path, recursive=True)
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be made: {exc}") from exc
+
+    def _write_beside(self, data: bytes) -> str:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        temporary = f"{self.path}.{uuid.uuid4().hex[:8]}.tmp"
+        try:
+            with open(temporary, "xb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
+        return temporary
+
+    def _bucket_must_exist(self, exc: FileNotFoundError) -> None:
+        # arrow reports a missing bucket as a missing file, and that is not "absent"
+        if "bucket" in str(exc).lower() and not self.is_local:
+            raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
+
+
+@lru_cache(maxsize=64)
+def _filesystem(scheme: str, netloc: str, query: str) -> FileSystem:
+    from pyarrow import fs
+
+    if scheme == "":
+        return fs.LocalFileSystem()
+    bucket_uri = urlunsplit((scheme, netloc, "", query, ""))
+    try:
+        filesystem, _ = fs.FileSystem.from_uri(bucket_uri)
+    except (OSError, ValueError) as exc:
+        raise SpecError(f"storage_path: given {bucket_uri!r}; it cannot be opened ({exc})") from exc
+    return filesystem
+
+
+@lru_cache(maxsize=16)
+def _s3_client(query: str) -> Any:
+    try:
+        import boto3
+    except ImportError as exc:
+        raise SpecError("storage_path: s3:// needs boto3: pip install 'ray-train-workflows[s3]'") from exc
+    options = dict(parse_qsl(query))
+    endpoint = options.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+    return boto3.client("s3", endpoint_url=endpoint, region_name=options.get("region"))
+
+
+def _s3_create(location: Location, data: bytes) -> bool:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _, key = location.path.partition("/")
+    try:
+        _s3_client(urlsplit(location.uri).query).put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+    except ClientError as exc:
+        if exc.response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict"):
+            return False
+        raise StorageError(f"{location.uri} cannot be created: {exc}") from exc
+    except BotoCoreError as exc:
+        raise StorageError(f"{location.uri} cannot be created: {exc}") from exc
+    return True
