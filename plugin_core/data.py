@@ -21,7 +21,7 @@ def check_dataset(field: str, config: DatasetConfig, *, label_column: str | None
     if config.path is None:
         return
     for path in _paths(config):
-        location = _location(field, path)
+        location = Location.of(path, f"{field}.path")
         if location.is_local and not here:
             continue
         if not location.exists():
@@ -58,13 +58,6 @@ def _paths(config: DatasetConfig) -> list[str]:
     return config.path if isinstance(config.path, list) else [config.path or ""]
 
 
-def _location(field: str, path: str) -> Location:
-    try:
-        return Location.of(path)
-    except SpecError as exc:
-        raise SpecError(exc.message.replace("storage_path", f"{field}.path")) from exc
-
-
 def _schema_names(field: str, location: Location, config: DatasetConfig) -> list[str]:
     import pyarrow
     import pyarrow.dataset
@@ -74,7 +67,8 @@ def _schema_names(field: str, location: Location, config: DatasetConfig) -> list
         return list(found.schema.names)
     except pyarrow.ArrowInvalid as exc:
         raise SpecError(
-            f"{field}.path: given {location.uri!r}, which is no readable {config.guessed_format} ({str(exc).splitlines()[0]})"
+            f"{field}.path: given {location.uri!r}, which is no readable {config.guessed_format}"
+            f" ({str(exc).splitlines()[0]})"
         ) from exc
     except OSError as exc:
         raise StorageError(f"{field}.path: {location.uri} cannot be read: {exc}") from exc

@@ -33,8 +33,11 @@ class RayTrainWorkflowsError(Exception):
 
 
 class SpecError(RayTrainWorkflowsError, ValueError):
+    """`sentences`: one for each wrong field, where several are wrong at once."""
+
     exit_code = 2
     outcome = "spec_error"
+    sentences: tuple[str, ...] = ()
 
 
 class InfeasibleError(SpecError):

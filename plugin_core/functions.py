@@ -48,11 +48,11 @@ def is_by_value(name: str) -> bool:
 def pickle_functions(functions: dict[str, Callable[..., Any]]) -> bytes:
     """The by-value functions of a spec, by field name, with their own modules by value."""
     registered = []
-    for module in {sys.modules.get(fn.__module__) for fn in functions.values() if hasattr(fn, "__module__")}:
-        if module and module.__name__ != "__main__" and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-            if _is_users_file(getattr(module, "__file__", None)):
-                cloudpickle.register_pickle_by_value(module)
-                registered.append(module)
+    already = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+    for module in {sys.modules.get(getattr(function, "__module__", "")) for function in functions.values()}:
+        if module and module.__name__ not in already and _is_users_file(getattr(module, "__file__", None)):
+            cloudpickle.register_pickle_by_value(module)
+            registered.append(module)
     try:
         for field, function in functions.items():
             try:
@@ -125,7 +125,9 @@ def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, by
         roots = _search_path(Path(file), module_name)
         finder = ModuleFinder(path=[str(root) for root in roots])
         finder.run_script(file)
-        files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
+        files = [
+            Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))
+        ]
         if isinstance(function, str):
             files += _package_files(Path(file), module_name)
         for path in files:
@@ -230,7 +232,7 @@ def _culprit(function: Callable[..., Any]) -> str:
     for name, value in values.items():
         try:
             cloudpickle.dumps(value)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything
             return f"the captured object {name!r} of type {type(value).__name__}"
     return "something it captures"
 

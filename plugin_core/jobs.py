@@ -155,18 +155,14 @@ class JobsClient:
                 " dashboard"
             ) from exc
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, aiohttp.http.HttpProcessingError) as exc:
-            raise ClusterRefusedError(
-                f"cluster: given {self.address!r}; accepted is a URL like http://host:8265"
-            ) from exc
+            raise ClusterRefusedError(f"cluster: given {self.address!r}; accepted is a URL like http://host:8265") from exc
         except aiohttp.ClientError as exc:
             raise ClusterUnreachableError(f"cluster: {self.address} gave no proper answer ({exc})") from exc
 
     def _upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
         from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 
-        client = SubmissionClient(
-            self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False
-        )
+        client = SubmissionClient(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
         runtime_env = dict(runtime_env)
         try:
             client._upload_working_dir_if_needed(runtime_env)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from plugin_core.errors import SpecError
 from plugin_core.jsonsafe import json_safe
+from plugin_core.storage import Location, normalise
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -49,10 +50,13 @@ class CheckpointRef(_Reference):
             return value["checkpoint"]
         return {"uri": value} if isinstance(value, str) else value
 
+    @field_validator("uri")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        return normalise(value)
+
     def to_ray(self) -> ray.train.Checkpoint:
         from ray.train import Checkpoint
-
-        from plugin_core.storage import Location
 
         location = Location.of(self.uri)
         return Checkpoint(path=location.path, filesystem=location.fs)
@@ -68,13 +72,6 @@ class _Result(_Reference):
     run: RunRef
     metrics: dict[str, Any] = {}
     truncated: bool = False
-
-    @field_validator("schema_version")
-    @classmethod
-    def _known(cls, value: int) -> int:
-        if value > SCHEMA:
-            raise ValueError(f"given {value}; accepted is up to {SCHEMA}: upgrade ray-train-workflows to read this result")
-        return value
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -109,8 +106,6 @@ class TrainResult(_Result):
     def load(self) -> ray.train.Result:
         """Ray's own result of the run, read from storage (without `return_value` and `error`)."""
         from ray.train import Result
-
-        from plugin_core.storage import Location
 
         location = Location.of(self.run.uri)
         return Result.from_path(location.path, storage_filesystem=location.fs)
@@ -150,6 +145,6 @@ def parse_result(data: Any) -> AnyResult:
     version = data.get("schema_version", SCHEMA)
     if not isinstance(version, int) or version > SCHEMA:
         raise SpecError(
-            f"schema_version: given {version!r}; accepted is up to {SCHEMA}: upgrade ray-train-workflows to read this result"
+            f"schema_version: given {version!r}; accepted is up to {SCHEMA}; upgrade ray-train-workflows to read the result"
         )
     return _KINDS[data["kind"]].model_validate(data)

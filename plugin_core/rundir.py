@@ -87,7 +87,7 @@ class RunDir:
 
     @classmethod
     def at(cls, uri: str) -> RunDir:
-        location = Location.of(uri)
+        location = Location.of(uri, "run")
         match = re.search(r"\.g(\d+)$", location.name)
         return cls(location, int(match.group(1)) if match else 1)
 
@@ -141,7 +141,7 @@ class RunDir:
             raise SpecError(f"run: given {self.uri!r}; there is no run (no .step/spec.json)")
         if record["schema"] > SCHEMA:
             raise SpecError(
-                f"schema: given {record['schema']}; accepted is up to {SCHEMA}: upgrade ray-train-workflows to read this run"
+                f"schema: given {record['schema']}; accepted is up to {SCHEMA}: upgrade ray-train-workflows to read it"
             )
         return record
 
@@ -157,8 +157,8 @@ class RunDir:
         theirs, ours = record["python"], platform.python_version()
         if theirs.split(".")[:2] != ours.split(".")[:2]:
             raise PayloadError(
-                f"python: the step's functions were sent from Python {theirs}, this cluster runs {ours}; accepted is the same"
-                " minor version on both sides, or functions given as 'package.module:function'"
+                f"python: the step's functions were sent from Python {theirs}, this cluster runs {ours}; accepted is the"
+                " same minor version on both sides, or functions given as 'package.module:function'"
             )
         data = self._read("payload.pkl")
         if data is None:

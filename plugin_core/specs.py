@@ -7,6 +7,7 @@ variable of the cluster instead.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable
@@ -14,10 +15,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 
 from plugin_core.errors import SpecError
 from plugin_core.results import CheckpointRef
+from plugin_core.storage import normalise
 
 #: default of ours → why it is not Ray's
 DEPARTURES = {
@@ -52,8 +63,24 @@ Function = Annotated[
 ]
 
 
+#: A local path (made absolute) or a URI.
+Place = Annotated[str, AfterValidator(normalise)]
+
+
 class Model(BaseModel):
+    """A frozen model that refuses unknown fields and says what is wrong as one SpecError."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    def __init__(self, **data: Any):
+        try:
+            super().__init__(**data)
+        except ValidationError as exc:
+            # pydantic reports a union once a branch: one sentence a field is enough
+            said = {_field(error): _sentences(error, type(self)) for error in reversed(exc.errors())}
+            refused = SpecError("; ".join(sentence for field in reversed(said) for sentence in said[field]))
+            refused.sentences = tuple(sentence for field in reversed(said) for sentence in said[field])
+            raise refused from None
 
 
 class ScalingConfig(Model):
@@ -110,7 +137,7 @@ class RunConfig(Model):
     """`name` is the user's name of the run; with `storage_path` it is the run's identity, so a retry resumes it."""
 
     name: str | None = None
-    storage_path: str | None = None
+    storage_path: Place | None = None
     checkpoint_config: CheckpointConfig = CheckpointConfig()
     failure_config: FailureConfig = FailureConfig()
     worker_runtime_env: dict[str, Any] | None = None
@@ -139,7 +166,7 @@ class Limits(Model):
 class DatasetConfig(Model):
     """A Ray Dataset by path and format, or by a function that returns one (called in the driver)."""
 
-    path: str | list[str] | None = None
+    path: Place | list[Place] | None = None
     format: Literal["parquet", "csv", "json"] | None = None
     columns: list[str] | None = None
     function: Function | None = None
@@ -246,7 +273,7 @@ class BatchInferSpec(StepSpec):
     predictor: Function
     checkpoint: CheckpointRef
     dataset: DatasetConfig
-    output_path: str | None = Field(None, description="default: predictions/ in the run directory")
+    output_path: Place | None = Field(None, description="default: predictions/ in the run directory")
     config: dict[str, Any] = {}
     batch_size: int = Field(1024, ge=1)
     concurrency: int | tuple[int, int] = 1
@@ -267,40 +294,38 @@ def parse_spec(data: Any) -> StepSpec:
     kind = data.get("kind", "train")
     if kind not in KINDS:
         raise SpecError(f"kind: given {kind!r}; accepted are {', '.join(KINDS)}")
-    return build(KINDS[kind], data)
+    return KINDS[kind](**data)
 
 
-def build(cls: type[StepSpec], data: dict[str, Any]) -> StepSpec:
-    """`cls(**data)`, with pydantic's errors as one SpecError in our form."""
-    try:
-        return cls(**data)
-    except ValidationError as exc:
-        raise SpecError("; ".join(_sentence(error, cls) for error in exc.errors())) from None
+def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
+    """One of pydantic's errors in our form: the field, what was given, what is accepted."""
+    field, given, said = _field(error), error["input"], error["msg"].removeprefix("Value error, ")
+    match error["type"]:
+        case "extra_forbidden":
+            names = sorted(cls.model_fields if "." not in field else CheckpointRef.model_fields)
+            close = difflib.get_close_matches(field, names, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            return [f"{field}: unknown field, given {given!r}; accepted are {', '.join(names)}{hint}"]
+        case "missing":
+            return [f"{field}: missing; {cls.__name__} needs it"]
+        case "value_error":
+            inner = error["ctx"]["error"]
+            if isinstance(inner, SpecError) and inner.sentences:
+                return [f"{field}.{sentence}" for sentence in inner.sentences]
+            if said.startswith("given "):
+                return [f"{field}: {said}"]
+            return [f"{field}: given {given!r}; {said}" if field else said]
+        case _:
+            return [f"{field}: given {given!r}; accepted is: {said[0].lower()}{said[1:]}"]
 
 
-def _sentence(error: Any, cls: type[BaseModel]) -> str:
-    path = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "tuple[", "list[", "is-"))]
-    path = [part for part in path if part not in ("int", "str", "callable", "constrained-str")]
-    field, given, said = ".".join(path), error["input"], error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        names = _fields_at(cls, path[:-1])
-        return f"{field}: unknown field, given {given!r}; accepted are {', '.join(sorted(names))}"
-    if error["type"] == "missing":
-        return f"{field}: missing; {cls.__name__} needs it"
-    if error["type"] == "value_error":
-        return f"{field}.{said}" if field and said.split(":")[0].isidentifier() and ": " in said else (
-            f"{field}: given {given!r}; {said}" if field else said
-        )
-    return f"{field}: given {given!r}; accepted is: {said[0].lower()}{said[1:]}"
+def _field(error: Any) -> str:
+    return ".".join(part for part in map(str, error["loc"]) if not _is_union_branch(part))
 
 
-def _fields_at(cls: type[BaseModel], path: list[str]) -> list[str]:
-    for part in path:
-        annotation = cls.model_fields[part].annotation if part in cls.model_fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return ["the fields of " + ".".join(path)]
-        cls = annotation
-    return list(cls.model_fields)
+def _is_union_branch(part: str) -> bool:
+    """Whether pydantic put this into an error's location to say which branch of a union it tried."""
+    return part in ("int", "str", "callable", "CheckpointRef") or part.startswith(("function-", "tuple[", "list[", "is-"))
 
 
 def load_spec(path: str | Path) -> StepSpec:

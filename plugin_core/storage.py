@@ -31,23 +31,23 @@ def default_storage_path() -> str:
 
 
 def normalise(uri: str) -> str:
-    """A plain path as an absolute `file://`-less path, a URI as it is; SpecError for a scheme that is not known."""
+    """A local path made absolute (also from `file://`), another URI as it is. Raises SpecError where it is no place."""
+    if not uri:
+        raise SpecError("given ''; accepted is a local path or a URI")
     if "://" not in uri:
         return str(Path(uri).expanduser().absolute())
     parts = urlsplit(uri)
     if parts.scheme not in SCHEMES:
-        raise SpecError(
-            f"storage_path: given {uri!r}; accepted are a local path and the schemes {', '.join(SCHEMES)}"
-        )
+        raise SpecError(f"given {uri!r}; accepted are a local path and the schemes {', '.join(SCHEMES)}")
     if parts.username or parts.password:
         raise SpecError(
-            f"storage_path: given {parts.scheme}://…@{parts.hostname}…; credentials do not belong into a URI, accepted are"
-            " the usual environment variables of the storage"
+            f"given {parts.scheme}://…@{parts.hostname}; credentials do not belong into a URI, accepted are the storage's"
+            " usual environment variables"
         )
     if parts.scheme == "file":
         return parts.path
     if not parts.netloc:
-        raise SpecError(f"storage_path: given {uri!r}; accepted is {parts.scheme}://bucket/prefix")
+        raise SpecError(f"given {uri!r}; accepted is {parts.scheme}://bucket/prefix")
     return uri
 
 
@@ -58,8 +58,12 @@ class Location:
     uri: str
 
     @classmethod
-    def of(cls, uri: str) -> Location:
-        return cls(normalise(uri))
+    def of(cls, uri: str, field: str = "storage_path") -> Location:
+        """The place of a URI; SpecError names `field`."""
+        try:
+            return cls(normalise(uri))
+        except SpecError as exc:
+            raise SpecError(f"{field}: {exc.message}") from None
 
     @property
     def is_local(self) -> bool:

@@ -16,9 +16,7 @@ def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     return TorchTrainer(
         inputs.train_loop,
         train_loop_config=inputs.train_loop_config,
-        torch_config=RayTorchConfig(
-            backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s
-        ),
+        torch_config=RayTorchConfig(backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s),
         scaling_config=inputs.scaling_config,
         run_config=inputs.run_config,
         datasets=inputs.datasets,

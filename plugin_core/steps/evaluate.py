@@ -36,9 +36,7 @@ def run(context: StepContext) -> EvaluationResult:
     if not isinstance(metrics, dict):
         raise UserCodeError(f"evaluate: returned {type(metrics).__name__}; accepted is a dict of metrics")
     failed = {name: why for name, bound in spec.thresholds.items() if (why := judge(metrics.get(name), bound))}
-    return EvaluationResult(
-        run=context.run, metrics=metrics, passed=not failed, failed=failed, checkpoint=spec.checkpoint
-    )
+    return EvaluationResult(run=context.run, metrics=metrics, passed=not failed, failed=failed, checkpoint=spec.checkpoint)
 
 
 def judge(value: Any, bound: Threshold) -> str:

@@ -1,0 +1,202 @@
+"""`raytrain`: run a step, look at runs, look after the embedded cluster.
+
+Exit codes: 0 done, 2 refused before anything was submitted, otherwise that of the error's class (`plugin_core.errors`).
+Progress goes to standard error; the result, as JSON, to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.errors import RayTrainWorkflowsError, StepError
+
+app = typer.Typer(help="Distributed training as a workflow step.", no_args_is_help=True, add_completion=False)
+cluster_app = typer.Typer(help="The embedded local Ray cluster.", no_args_is_help=True)
+app.add_typer(cluster_app, name="cluster")
+err = Console(stderr=True, highlight=False)
+
+Run = Annotated[str, typer.Argument(help="URI or path of a run directory")]
+Address = Annotated[str | None, typer.Option(help="URL of a Ray dashboard; without it the embedded local cluster")]
+Token = Annotated[str | None, typer.Option(help="Ray auth token", envvar="RAY_AUTH_TOKEN", show_envvar=True)]
+
+
+def main() -> None:
+    sys.path.insert(0, os.getcwd())  # "mymodule:function" in a spec is looked up beside it, as `python -m` would
+    try:
+        app()
+    except RayTrainWorkflowsError as exc:
+        details = exc.details if isinstance(exc, StepError) else ""
+        if details:
+            err.print(details, markup=False)
+        err.print(f"{type(exc).__name__}: {exc.message}", markup=False, soft_wrap=True)
+        sys.exit(exc.exit_code)
+
+
+def _cluster(address: str | None, token: str | None) -> Cluster:
+    return RayCluster(address, token) if address else LocalCluster()
+
+
+@app.command()
+def run(
+    spec_file: Annotated[Path, typer.Argument(help="the step as YAML or JSON")],
+    name: Annotated[str | None, typer.Option(help="the run's name (default: the spec's, then the file's)")] = None,
+    storage: Annotated[str | None, typer.Option(help="storage path or URI for a spec that names none")] = None,
+    address: Address = None,
+    token: Token = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
+) -> None:
+    """Run a step to its result; called again under the same name, attach to it, resume it, or return its result."""
+    from plugin_core.specs import load_spec
+    from plugin_core.supervisor import Event
+    from plugin_core.supervisor import run as run_spec
+
+    spec = load_spec(spec_file)
+    spec = spec.with_name(name or spec.run_config.name or spec_file.stem, storage)
+
+    def show(event: Event) -> None:
+        if event.kind == "log":
+            err.print(event.text, style="dim", markup=False, soft_wrap=True)
+        else:
+            err.print(f"• {event.text}", markup=False, soft_wrap=True)
+
+    result = run_spec(spec, _cluster(address, token), None if quiet else show)
+    print(result.model_dump_json(indent=1))
+
+
+@app.command()
+def status(run: Run) -> None:
+    """What a run is doing, from its directory alone."""
+    from plugin_core.journal import JournalReader
+    from plugin_core.rundir import RunDir
+
+    rundir = RunDir.at(run)
+    record = rundir.read_record()
+    table = Table("", rundir.uri, show_header=True)
+    table.add_row("kind", record["kind"])
+    table.add_row("wanted", rundir.wanted())
+    for attempt in rundir.receipts():
+        receipt, end, beat = rundir.receipt(attempt), rundir.end(attempt), rundir.heartbeat(attempt)
+        state = f"{end.outcome} {end.message}".strip() if end else (f"{beat.phase}" if beat else "submitted")
+        table.add_row(f"attempt {attempt}", f"{state} ({receipt.submission_id if receipt else '?'})")
+    reports = [entry for entry in JournalReader(rundir).read() if "report" in entry]
+    table.add_row("reports", str(len(reports)))
+    if reports:
+        table.add_row("last report", json.dumps(reports[-1]["metrics"]))
+    checkpoints = [entry["checkpoint"] for entry in reports if entry["checkpoint"]]
+    table.add_row("last checkpoint", checkpoints[-1] if checkpoints else "none")
+    table.add_row("result", "yes" if rundir.result() is not None else "no")
+    Console().print(table)
+
+
+@app.command()
+def result(run: Run) -> None:
+    """The result of a finished run, as JSON."""
+    from plugin_core.errors import SpecError
+    from plugin_core.rundir import RunDir
+
+    rundir = RunDir.at(run)
+    rundir.read_record()
+    found = rundir.result()
+    if found is None:
+        raise SpecError(f"run: given {rundir.uri!r}, which has no result yet; accepted is a finished run")
+    print(found.model_dump_json(indent=1))
+
+
+@app.command()
+def logs(run: Run, address: Address = None, token: Token = None) -> None:
+    """The log of the run's newest job, as far as its cluster still has it."""
+    from plugin_core.errors import SpecError
+    from plugin_core.rundir import RunDir
+
+    rundir = RunDir.at(run)
+    receipts = rundir.receipts()
+    receipt = rundir.receipt(receipts[-1]) if receipts else None
+    if receipt is None:
+        raise SpecError(f"run: given {rundir.uri!r}, which has no attempt; accepted is a run that was submitted")
+    print(_with_client(_cluster(address, token), lambda client: client.logs(receipt.submission_id)))
+
+
+@app.command()
+def cancel(run: Run, address: Address = None, token: Token = None) -> None:
+    """Cancel a run and wait until its job is over; safe to repeat."""
+    from plugin_core.rundir import RunDir
+    from plugin_core.supervisor import acancel, run_sync
+
+    rundir = RunDir.at(run)
+    rundir.read_record()
+    print(run_sync(acancel(rundir, _cluster(address, token))))
+
+
+@app.command()
+def doctor(
+    address: Address = None,
+    token: Token = None,
+    storage: Annotated[str | None, typer.Option(help="storage path or URI to probe")] = None,
+) -> None:
+    """Check this environment, a storage and a cluster; says what is wrong and exits 2 when something is."""
+    from plugin_core.doctor import checks
+
+    table, good = Table("check", "", "finding"), True
+    for check in checks(_cluster(address, token), storage):
+        good &= check.good
+        table.add_row(check.name, "ok" if check.good else "[red]wrong[/red]", check.finding)
+    Console().print(table)
+    sys.exit(0 if good else 2)
+
+
+@cluster_app.command()
+def start(
+    num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: the cores, at least 4)")] = None,
+    num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray finds)")] = None,
+    idle_timeout_s: Annotated[float, typer.Option(help="stop after so long without a job")] = 300.0,
+) -> None:
+    """Start the embedded cluster, or say that it runs."""
+    from plugin_core import local_head
+
+    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
+    print(f"running at {head.address} with {head.num_cpus} CPUs (keeper {head.keeper_pid})")
+
+
+@cluster_app.command()
+def stop() -> None:
+    """Stop the embedded cluster and every process of it."""
+    from plugin_core import local_head
+
+    print("stopped" if local_head.stop() else "not running")
+
+
+@cluster_app.command("status")
+def cluster_status() -> None:
+    """Whether the embedded cluster runs, and its jobs."""
+    from plugin_core import local_head
+
+    head = local_head.current()
+    if head is None:
+        print("not running")
+        return
+    print(f"running at {head.address} with {head.num_cpus} CPUs (keeper {head.keeper_pid})")
+    for job in _with_client(RayCluster(head.address, head.token), lambda client: client.jobs()):
+        print(f"{job.submission_id} {job.status} {(job.metadata or {}).get('run', '')}")
+
+
+def _with_client(cluster: Cluster, ask: Callable[..., Any]) -> Any:
+    async def work() -> Any:
+        async with await cluster.connect() as client:
+            return await ask(client)
+
+    return asyncio.run(work())
+
+
+if __name__ == "__main__":
+    main()

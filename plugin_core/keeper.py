@@ -1,0 +1,163 @@
+"""The keeper of the embedded local cluster: `python -m plugin_core.keeper`, started by `local_head`.
+
+It owns one Ray head: starts it, publishes how to reach it, and stops it when nothing has used it for the idle timeout. A
+process of its own, so that the head outlives the step that started it, and is ended even when that step is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+from filelock import FileLock
+
+from plugin_core.local_head import MARK, Head, end_processes, marked_processes
+
+#: the head is on loopback: no proxy of the environment stands in between
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def ray_head_command(ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None) -> list[str]:
+    """`ray start` for a head on loopback that shares nothing with another Ray of the machine; nine ports."""
+    names = (
+        "port",
+        "dashboard-port",
+        "dashboard-agent-listen-port",
+        "dashboard-agent-grpc-port",
+        "metrics-export-port",
+        "runtime-env-agent-port",
+        "ray-client-server-port",
+    )
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--dashboard-host=127.0.0.1", f"--temp-dir={temp_dir}", f"--num-cpus={num_cpus}"]
+    command += ["--min-worker-port=0", "--max-worker-port=0"]
+    command += [f"--{name}={port}" for name, port in zip(names, ports, strict=False)]
+    return command + ([f"--num-gpus={num_gpus}"] if num_gpus is not None else [])
+
+
+def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        # Ray's switch for laptops: every port is bound to 127.0.0.1 and nowhere else
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "AUTOSCALER_METRIC_PORT": str(ports[7]),
+        "DASHBOARD_METRIC_PORT": str(ports[8]),
+        "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""),
+    }
+
+
+def _die_with_parent() -> None:
+    """Linux: the head gets SIGTERM when its keeper dies, however it dies."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
+    """The keeper's life: start the head, publish it, watch for idleness, stop it."""
+    ports, token, mark = _free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
+    temp_dir = tempfile.mkdtemp(prefix="rtw-", dir="/tmp" if os.path.isdir("/tmp") else None)
+    _publish(folder / "starting.json", {"mark": mark, "temp_dir": temp_dir})
+    environment = {**ray_head_environment(ports, token), MARK: mark}
+    ray = subprocess.Popen(
+        ray_head_command(ports, temp_dir, num_cpus, num_gpus),
+        env=environment,
+        process_group=0,
+        preexec_fn=_die_with_parent,
+        stdin=subprocess.DEVNULL,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    address = f"http://127.0.0.1:{ports[1]}"
+    pid = os.getpid()
+    head = Head(address, token, mark, pid, psutil.Process(pid).create_time(), temp_dir, num_cpus, idle_timeout_s)
+    ready = False
+    last_active = time.monotonic()
+    while not stop.is_set() and ray.poll() is None:
+        if not ready:
+            ready = bool(_get(head, "/api/v0/nodes?detail=1", _has_living_node))
+            if ready:
+                _publish(folder / "state.json", asdict(head))
+                (folder / "starting.json").unlink(missing_ok=True)
+                (folder / "last_used").touch()
+            stop.wait(0.2)
+            continue
+        if _get(head, "/api/jobs/", _has_live_job) is not False:
+            last_active = time.monotonic()
+        used_ago = time.time() - (folder / "last_used").stat().st_mtime
+        if min(time.monotonic() - last_active, used_ago) > idle_timeout_s:
+            # under the lock nobody can be handed this head and use it in the same moment
+            with FileLock(folder / "lock"):
+                if time.time() - (folder / "last_used").stat().st_mtime > idle_timeout_s:
+                    (folder / "state.json").unlink(missing_ok=True)
+                    stop.set()
+        stop.wait(min(2.0, idle_timeout_s / 2))
+    end_processes([psutil.Process(ray.pid)] if ray.poll() is None else [])
+    end_processes(marked_processes(mark))
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    state = folder / "state.json"
+    if state.exists() and json.loads(state.read_text()).get("mark") == mark:
+        state.unlink()
+    (folder / "starting.json").unlink(missing_ok=True)
+    return 0 if ready else 1
+
+
+def _publish(file: Path, data: object) -> None:
+    temporary = file.with_suffix(".tmp")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        json.dump(data, stream)
+    os.replace(temporary, file)
+
+
+def _get(head: Head, path: str, judge: Callable[[Any], bool]) -> bool | None:
+    """`judge` of the API's answer; None when there is no answer."""
+    request = urllib.request.Request(head.address + path, headers={"Authorization": f"Bearer {head.token}"})
+    try:
+        with _DIRECT.open(request, timeout=5) as response:
+            return judge(json.load(response))
+    except (OSError, ValueError):
+        return None
+
+
+def _has_living_node(answer: dict[str, Any]) -> bool:
+    nodes = (answer.get("data") or {}).get("result", {}).get("result", [])
+    return any(node.get("state") == "ALIVE" for node in nodes)
+
+
+def _has_live_job(answer: list[dict[str, Any]]) -> bool:
+    return any(job.get("status") in ("PENDING", "RUNNING") for job in answer)
+
+
+if __name__ == "__main__":
+    sys.exit(keep(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4] else None))
