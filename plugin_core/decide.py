@@ -135,6 +135,8 @@ def _terminal_without_end(seen: Observed) -> Action:
         return Action(Do.FAIL, why, "spec_error")
     if not seen.heartbeat_silent:
         return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat may still move")
+    if seen.job is Job.STOPPED and seen.ours:
+        return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
         return Action(Do.FAIL, f"runtime_env: the cluster cannot set it up: {seen.job_message[-500:]}", "spec_error")
     if not seen.ours:

@@ -6,13 +6,8 @@ import re
 import traceback
 from typing import Any
 
-from plugin_core.errors import (
-    InfrastructureError,
-    RayTrainWorkflowsError,
-    StepError,
-    StorageError,
-    UserCodeError,
-)
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, StorageError, UserCodeError
+from plugin_core.steps.worker import TRACEBACK
 
 #: A lost peer shows on the others as one of these, raised by their collective or storage library inside user code.
 _INFRASTRUCTURE = re.compile(
@@ -41,29 +36,23 @@ def _causes(error: BaseException) -> dict[Any, BaseException]:
     """The exceptions behind Ray's wrappers, by the worker's rank (None: no worker)."""
     from ray.exceptions import RayTaskError
     from ray.train import ControllerError, WorkerGroupError
-    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
     if isinstance(error, WorkerGroupError) and error.worker_failures:
-        return {rank: next(iter(_causes(failure).values())) for rank, failure in sorted(error.worker_failures.items())}
+        return dict(sorted(error.worker_failures.items()))
     if isinstance(error, ControllerError):
         return _causes(error.controller_failure)
-    if isinstance(error, UserExceptionWithTraceback):
-        cause = error._base_exc
-        cause.__notes__ = [error._traceback_str]
-        return {None: cause}
-    if isinstance(error, RayTaskError):
-        cause = error.cause if isinstance(error.cause, BaseException) else error
-        cause.__notes__ = [str(error)]
-        return {None: cause}
+    if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        setattr(error.cause, TRACEBACK, str(error))
+        return {None: error.cause}
     return {None: error}
 
 
 def _is_infrastructure(error: BaseException) -> bool:
     from ray.exceptions import RayError, RayTaskError
-    from ray.train.v2._internal.exceptions import RayTrainError, UserExceptionWithTraceback
+    from ray.train.v2._internal.exceptions import RayTrainError
 
     if isinstance(error, (RayError, RayTrainError)):
-        return not isinstance(error, (RayTaskError, UserExceptionWithTraceback))
+        return not isinstance(error, RayTaskError)
     return isinstance(error, (ConnectionError, OSError, RuntimeError)) and bool(_INFRASTRUCTURE.search(str(error)))
 
 
@@ -81,10 +70,6 @@ def _one_line(error: BaseException) -> str:
 def _details(causes: dict[Any, BaseException]) -> str:
     parts = []
     for rank, cause in causes.items():
-        notes = getattr(cause, "__notes__", None)
-        text = "\n".join(notes) if notes else "".join(traceback.format_exception(cause))
+        text = getattr(cause, TRACEBACK, None) or "".join(traceback.format_exception(cause))
         parts.append(f"{_where(rank)}\n{text}" if rank is not None else text)
     return "\n".join(parts)[-20_000:]
-
-
-__all__ = ["StepError", "classify"]

@@ -103,7 +103,12 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
             )
         return
     if found.origin and found.origin.endswith(".py"):
-        names = _top_level_names(ast.parse(Path(found.origin).read_text()))
+        try:
+            names = _top_level_names(ast.parse(Path(found.origin).read_text()))
+        except SyntaxError as exc:
+            raise PayloadError(
+                f"{field}: given {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
+            ) from exc
         if attribute.split(".")[0] not in names and "*" not in names:
             raise PayloadError(
                 f"{field}: given {reference!r}, which cannot be imported ({module_name} has no {attribute!r})"

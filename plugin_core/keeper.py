@@ -88,9 +88,11 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     ports, token, mark = _free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix="rtw-", dir="/tmp" if os.path.isdir("/tmp") else None)
     _publish(folder / "starting.json", {"mark": mark, "temp_dir": temp_dir})
+    # Ray opens its own folder to everybody; the one around it stays the owner's
+    ray_dir = os.path.join(temp_dir, "ray")
     environment = {**ray_head_environment(ports, token), MARK: mark}
     ray = subprocess.Popen(
-        ray_head_command(ports, temp_dir, num_cpus, num_gpus),
+        ray_head_command(ports, ray_dir, num_cpus, num_gpus),
         env=environment,
         process_group=0,
         preexec_fn=_die_with_parent,

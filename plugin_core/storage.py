@@ -108,10 +108,16 @@ class Location:
 
     def names(self) -> list[str]:
         """Sorted names of what lies directly under here; empty where there is nothing."""
-        from pyarrow.fs import FileSelector
-
         try:
+            if self.is_local:
+                # arrow's listing fails when the folder, or a file in it, comes or goes in the same moment
+                return sorted(os.listdir(self.path))
+            from pyarrow.fs import FileSelector
+
             found = self.fs.get_file_info(FileSelector(self.path, allow_not_found=True))
+        except FileNotFoundError as exc:
+            self._bucket_must_exist(exc)
+            return []
         except OSError as exc:
             raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
         return sorted(info.base_name for info in found)

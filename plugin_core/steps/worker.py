@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from plugin_core.functions import call_with
 from plugin_core.jsonsafe import json_safe
+
+#: The attribute of an exception that carries its traceback, as text, from a worker to the driver.
+TRACEBACK = "_raytrain_traceback"
+_OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 
 def wrap(loop: Callable[..., Any], *, attempt: int, warm_start: str | None) -> Callable[[dict[str, Any]], Any]:
@@ -14,9 +19,22 @@ def wrap(loop: Callable[..., Any], *, attempt: int, warm_start: str | None) -> C
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
         _install(attempt, warm_start)
-        return call_with(loop, config)
+        try:
+            return call_with(loop, config)
+        except Exception as exc:
+            # Ray hands the exception on without its traceback
+            setattr(exc, TRACEBACK, _users_traceback(exc))
+            raise
 
     return train_loop_per_worker
+
+
+def _users_traceback(exc: Exception) -> str:
+    """The traceback without the frames of this package around the user's loop."""
+    found = exc.__traceback__
+    while found is not None and found.tb_next is not None and found.tb_frame.f_code.co_filename in _OWN_FILES:
+        found = found.tb_next
+    return "".join(traceback.format_exception(type(exc), exc, found))
 
 
 def _install(attempt: int, warm_start: str | None) -> None:

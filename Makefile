@@ -1,0 +1,59 @@
+# Every target sets itself up: a virtual environment in .venv, from constraints.txt.
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN = $(VENV)/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check -q
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: help demo demo-airflow test test-all lint types unit integration e2e clean
+
+help:
+	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
+	@echo "make demo-airflow  the same as a DAG in a real Airflow"
+	@echo "make test          lint, types and tests"
+	@echo "make test-all      also the slow tests"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# --no-compile: byte code is made for what is imported, which is far less than what is installed
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing (about a minute or two) ..."
+	@$(PIP) install --no-compile -c constraints.txt -e '.[prefect,torch,examples]'
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	@echo "installing (about two minutes) ..."
+	@$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	@$(BIN)/python -m example_flows.digits
+
+demo-airflow: $(VENV)/.dev
+	@$(BIN)/python example_dags/demo.py
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest tests/unit -q
+
+integration: $(VENV)/.dev
+	$(BIN)/pytest tests/integration -q
+
+e2e: $(VENV)/.dev
+	$(BIN)/pytest tests/e2e -q
+
+test: lint types
+	$(BIN)/pytest -q -m "not slow" --durations=15
+
+test-all: lint types
+	$(BIN)/pytest -q --durations=30
+
+clean:
+	rm -rf $(VENV) .demo build *.egg-info

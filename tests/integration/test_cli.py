@@ -1,0 +1,88 @@
+"""`raytrain` as a user runs it: a spec file, a folder with code, and exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plugin_core.local_head import Head
+from plugin_core.results import parse_result
+
+CODE = """
+import neighbour
+
+def loop(config):
+    import ray.train
+    ray.train.report({"answer": neighbour.ANSWER + config["add"]})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(CODE)
+    (tmp_path / "neighbour.py").write_text("ANSWER = 40\n")
+    spec = {
+        "framework": "python",
+        "train_loop_per_worker": "mine:loop",
+        "train_loop_config": {"add": 2},
+        "scaling_config": {"num_workers": 2},
+    }
+    (tmp_path / "answer.yaml").write_text(yaml.safe_dump(spec))
+    return tmp_path
+
+
+def raytrain(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("raytrain")), *arguments]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("where", ["local", "s3"])
+def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, where: str) -> None:
+    storage = str(folder / "runs") if where == "local" else s3
+    uri = storage.replace("?", "/answer?") if "?" in storage else f"{storage}/answer"
+    done = raytrain(folder, "run", "answer.yaml", "--storage", storage)
+    assert done.returncode == 0, done.stderr
+    result = parse_result(json.loads(done.stdout))
+    assert result.metrics == {"answer": 42}
+    assert "report 1: answer=42" in done.stderr
+    assert raytrain(folder, "result", uri).stdout == done.stdout
+    assert "succeeded" in raytrain(folder, "status", uri).stdout
+    assert "result: {" in raytrain(folder, "logs", uri).stdout
+    assert raytrain(folder, "cancel", uri).stdout == "finished\n"
+    assert "SUCCEEDED" in raytrain(folder, "cluster", "status").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "none.yaml"), "spec file: given 'none.yaml'"),
+        (("run", "bad.yaml"), "SpecError: frobnicate: unknown field, given 1; accepted are"),
+        (("run", "answer.yaml", "--storage", "ftp://x"), "storage_path: given 'ftp://x'; accepted are a local path"),
+        (("run", "answer.yaml", "--address", "http://127.0.0.1:9"), "cannot be reached"),
+        (("run", "answer.yaml", "--address", "nonsense"), "address: given 'nonsense'; accepted is a URL"),
+        (("result", "none"), "there is no run"),
+        (("status", "none"), "there is no run"),
+        (("cancel", "none"), "there is no run"),
+    ],
+)
+def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    (folder / "bad.yaml").write_text("framework: python\ntrain_loop_per_worker: mine:loop\nfrobnicate: 1\n")
+    done = raytrain(folder, *arguments, RAY_STORAGE=str(folder / "storage"))
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_doctor_says_what_it_found(folder: Path, head: Head) -> None:
+    done = raytrain(folder, "doctor", "--storage", str(folder), COLUMNS="200")
+    assert done.returncode == 0, done.stdout
+    assert "create-if-absent holds" in done.stdout
+    assert "4 CPUs, 0 GPUs" in done.stdout
+    wrong = raytrain(folder, "doctor", "--address", "http://127.0.0.1:9", "--storage", "/proc/none", COLUMNS="200")
+    assert wrong.returncode == 2
+    assert "cannot be reached" in wrong.stdout

@@ -1,0 +1,64 @@
+"""The embedded head: shared, private, idle-stopped, and wholly gone afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plugin_core import local_head
+from plugin_core.local_head import Head
+from tests.servers import alive
+
+
+def test_it_is_shared_between_processes(head: Head) -> None:
+    code = "from plugin_core import local_head; print(local_head.ensure().mark)"
+    found = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert {process.communicate()[0].strip() for process in found} == {head.mark}
+
+
+def test_its_state_is_for_its_owner_alone(head: Head) -> None:
+    folder = local_head.state_dir()
+    assert folder.stat().st_mode & 0o077 == 0
+    assert (folder / "state.json").stat().st_mode & 0o077 == 0
+    assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
+
+
+def test_it_listens_on_loopback_alone(head: Head) -> None:
+    addresses = {
+        connection.laddr.ip
+        for process in local_head.marked_processes(head.mark)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone(
+    head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "idle"))
+    idle = local_head.ensure(num_cpus=1, idle_timeout_s=1.0)
+    _until(lambda: local_head.current() is None and not local_head.marked_processes(idle.mark))
+
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "killed"))
+    killed = local_head.ensure(num_cpus=1)
+    os.kill(killed.keeper_pid, signal.SIGKILL)
+    _until(lambda: not alive(killed.keeper_pid))
+    assert local_head.current() is None
+    assert not local_head.stop(), "there is none, but what the killed keeper left is ended"
+    assert local_head.marked_processes(killed.mark) == []
+    assert not Path(killed.temp_dir).exists()
+    assert alive(head.keeper_pid), "the other head of this machine lives"
+
+
+def _until(true: object, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)

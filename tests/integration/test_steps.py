@@ -1,0 +1,237 @@
+"""The chain on a real Ray head: train → evaluate → batch inference, and what happens when something dies."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from plugin_core import (
+    BatchInferSpec,
+    EvaluateSpec,
+    LocalCluster,
+    RayCluster,
+    RunConfig,
+    ScalingConfig,
+    TrainSpec,
+    run,
+)
+from plugin_core.errors import ClusterRefusedError, InfeasibleError, SpecChangedError, StepCancelledError, UserCodeError
+from plugin_core.journal import JournalReader
+from plugin_core.local_head import Head
+from plugin_core.rundir import RunDir
+from plugin_core.specs import CheckpointConfig, FailureConfig
+from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
+from tests import steps_for_tests
+
+
+def train_spec(storage: str, name: str = "train", **fields: Any) -> TrainSpec:
+    run_config = RunConfig(name=name, storage_path=storage, **fields.pop("run_config", {}))
+    defaults: dict[str, Any] = {
+        "framework": "python",
+        "train_loop_per_worker": "tests.steps_for_tests:counting_loop",
+        "train_loop_config": {"epochs": 3},
+        "scaling_config": ScalingConfig(num_workers=2),
+    }
+    return TrainSpec(**{**defaults, **fields, "run_config": run_config})
+
+
+def reports(rundir: RunDir) -> list[dict[str, Any]]:
+    return [entry for entry in JournalReader(rundir).read() if "report" in entry]
+
+
+def chain(storage: str, rows: Path, cluster: Any) -> None:
+    """The whole chain on one storage, each step taking the result of the one before."""
+    trained = run(train_spec(storage, run_config={"checkpoint_config": CheckpointConfig(num_to_keep=1)}), cluster)
+    assert trained.metrics == {"epoch": 2, "started_at": 0, "loss": pytest.approx(1 / 3), "nan": None}
+    assert trained.reports == 3
+    with trained.checkpoint.as_directory() as folder:
+        assert json.loads(Path(folder, "state.json").read_text()) == {"epoch": 2}
+    assert trained.load().metrics["epoch"] == 2
+    kept = [name for name in RunDir.at(trained.run.uri).location.names() if name.startswith("checkpoint_a")]
+    assert kept == ["checkpoint_a001_000003"]
+
+    evaluated = run(
+        EvaluateSpec(
+            evaluate=steps_for_tests.evaluate,
+            checkpoint=trained,
+            dataset=str(rows),
+            thresholds={"epoch": {"min": 2}, "rows": {"max": 3}},
+            run_config=RunConfig(name="evaluate", storage_path=storage),
+        ),
+        cluster,
+    )
+    assert evaluated.metrics == {"epoch": 2, "rows": 10}
+    assert not evaluated.passed
+    assert evaluated.failed == {"rows": "10 > max 3"}
+
+    inferred = run(
+        BatchInferSpec(
+            predictor="tests.steps_for_tests:Predictor",
+            checkpoint=trained.reference().to_json(),
+            dataset=str(rows),
+            config={"offset": 100},
+            run_config=RunConfig(name="infer", storage_path=storage),
+        ),
+        cluster,
+    )
+    assert inferred.rows == 10
+    place = RunDir.at(inferred.output).location
+    table = pyarrow.dataset.dataset(place.path, filesystem=place.fs, format="parquet").to_table().to_pydict()
+    assert sorted(table["prediction"]) == [x + 102 for x in range(10)]
+    assert json.loads(place.child("_SUCCESS.json").read() or b"")["rows"] == 10
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    pyarrow.parquet.write_table(pa.table({"x": list(range(10))}), tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def test_the_chain_on_local_storage(tmp_path: Path, rows: Path, cluster: LocalCluster) -> None:
+    chain(str(tmp_path / "runs"), rows, cluster)
+
+
+def test_the_chain_on_s3(s3: str, rows: Path, cluster: LocalCluster) -> None:
+    chain(s3, rows, cluster)
+
+
+def test_a_killed_worker_resumes_from_its_checkpoint(tmp_path: Path, cluster: LocalCluster) -> None:
+    config = {"epochs": 5, "die_at": 3, "once": str(tmp_path / "died")}
+    run_config = {"failure_config": FailureConfig(max_failures=1)}
+    spec = train_spec(str(tmp_path), train_loop_config=config, run_config=run_config)
+    result = run(spec, cluster)
+    assert result.metrics["epoch"] == 4
+    assert result.run.attempt == 1
+    seen = [(entry["metrics"]["epoch"], entry["metrics"]["started_at"]) for entry in reports(RunDir.of(spec))]
+    assert (tmp_path / "died").exists()
+    resumed_at = seen[-1][1]
+    assert resumed_at in (2, 3), "the loop began again at its last checkpoint, at most one interval back"
+    assert [epoch for epoch, _ in seen] == [*range(seen[-2][1] or resumed_at), *range(resumed_at, 5)]
+
+
+def test_after_success_the_stored_result_is_returned_and_another_spec_is_refused(
+    tmp_path: Path, cluster: LocalCluster
+) -> None:
+    spec = train_spec(str(tmp_path), train_loop_per_worker=steps_for_tests.loop_without_checkpoints)
+    first = run(spec, cluster)
+    assert first.metrics == {"epoch": 2, "world": 2}, "the last report counts, also where none had a checkpoint"
+    assert first.checkpoint is None
+    assert run(spec, cluster) == first
+    assert RunDir.of(spec).receipts() == [1]
+    with pytest.raises(SpecChangedError, match=r"train_loop_config\.epochs"):
+        run(spec.model_copy(update={"train_loop_config": {"epochs": 4}}), cluster)
+
+
+def test_a_user_error_is_raised_with_the_users_traceback_and_a_retry_resumes(tmp_path: Path, cluster: LocalCluster) -> None:
+    config = {"epochs": 4, "raise_at": 2}
+    run_config = {"failure_config": FailureConfig(max_failures=0)}
+    spec = train_spec(str(tmp_path), train_loop_config=config, run_config=run_config)
+    with pytest.raises(UserCodeError, match="ValueError: the data of epoch 2 is bad") as caught:
+        run(spec, cluster)
+    assert 'raise ValueError(f"the data of epoch {epoch} is bad")' in caught.value.details
+    assert "plugin_core" not in caught.value.details, "the traceback is the user's own"
+    assert RunDir.of(spec).receipts() == [1]
+    with pytest.raises(UserCodeError):
+        run(spec, cluster)
+    assert [entry["metrics"]["epoch"] for entry in reports(RunDir.of(spec))] == [0, 1], (
+        "the second attempt began at epoch 2"
+    )
+
+
+def test_a_new_run_starts_warm_from_a_checkpoint_of_another(tmp_path: Path, cluster: LocalCluster) -> None:
+    champion = run(train_spec(str(tmp_path), "champion"), cluster)
+    result = run(
+        train_spec(str(tmp_path), "next", resume_from=champion.checkpoint, train_loop_config={"epochs": 5}), cluster
+    )
+    assert result.metrics["started_at"] == 3
+
+
+def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: LocalCluster, head: Head) -> None:
+    spec = train_spec(str(tmp_path), train_loop_config={"epochs": 1000, "sleep_s": 0.2})
+    rundir = run_sync(prepare(spec, cluster))
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            run(spec, cluster)
+        except StepCancelledError as exc:
+            failed.append(exc)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    deadline = time.monotonic() + 120
+    while not reports(rundir) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert run_sync(acancel(rundir, cluster)) == "cancelled"
+    thread.join(60)
+    assert len(failed) == 1
+    result = run(train_spec(str(tmp_path), "after", train_loop_config={"epochs": 1}), cluster)
+    assert result.metrics["epoch"] == 0, "the CPUs of the cancelled step are free for the next"
+
+
+def test_a_new_orchestrator_attaches_to_the_running_job(tmp_path: Path, cluster: LocalCluster) -> None:
+    spec = train_spec(str(tmp_path), train_loop_config={"epochs": 5, "sleep_s": 0.5})
+    run_sync(Supervisor(run_sync(prepare(spec, cluster)), cluster).submit())
+    events: list[Event] = []
+    result = run(spec, cluster, events.append)
+    assert result.metrics["epoch"] == 4
+    assert RunDir.of(spec).receipts() == [1]
+    assert [event.data["metrics"]["epoch"] for event in events if event.kind == "report"] == [0, 1, 2, 3, 4]
+    log = "\n".join(event.text for event in events if event.kind == "log")
+    assert log.count("result: {") == 1, "the job's log is told whole and once"
+
+
+def test_xgboost_is_declared_by_params_and_resumes(tmp_path: Path, cluster: LocalCluster) -> None:
+    x = list(range(200))
+    table = pa.table({"x": x, "y": [int(value >= 100) for value in x]})
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    spec = TrainSpec(
+        framework="xgboost",
+        params={"objective": "binary:logistic", "max_depth": 2},
+        label_column="y",
+        num_boost_round=12,
+        datasets={"train": str(tmp_path / "train.parquet")},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(name="trees", storage_path=str(tmp_path)),
+    )
+    result = run(spec, cluster)
+    assert result.metrics["train-logloss"] < 0.2
+    assert result.reports == 13, "one a round, and the last model"
+    from ray.train.xgboost import RayTrainReportCallback
+
+    assert RayTrainReportCallback.get_model(result.checkpoint.to_ray()).num_boosted_rounds() == 12
+
+
+def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_by_that_name(tmp_path: Path, head: Head) -> None:
+    """The driver is told another path than the orchestrator wrote to, as on a cluster without that mount."""
+
+    class Elsewhere(RayCluster):
+        def driver_command(self) -> str:
+            return super().driver_command() + " /nowhere/at/all 1 x #"
+
+    import sys
+
+    cluster = Elsewhere(head.address, head.token, python=sys.executable)
+    with pytest.raises(Exception, match="this path is not shared with the cluster"):
+        run(train_spec(str(tmp_path)), cluster)
+
+
+class TestRefusedByARealHead:
+    def test_a_wrong_token_and_none(self, tmp_path: Path, head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+        for token in ("wrong", None):
+            with pytest.raises(ClusterRefusedError, match=r"token: .* answers 40[13] to"):
+                run(train_spec(str(tmp_path)), RayCluster(head.address, token))
+
+    def test_more_workers_than_fit(self, tmp_path: Path, cluster: LocalCluster) -> None:
+        words = "scaling_config: infeasible, the step takes 9 CPU; accepted is up to 4 CPU"
+        with pytest.raises(InfeasibleError, match=words):
+            run(train_spec(str(tmp_path), scaling_config=ScalingConfig(num_workers=9)), cluster)
+        with pytest.raises(InfeasibleError, match="1 GPU; accepted is up to 0 GPU"):
+            run(train_spec(str(tmp_path), scaling_config=ScalingConfig(use_gpu=True)), cluster)

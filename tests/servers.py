@@ -1,0 +1,92 @@
+"""Real servers for tests: the embedded Ray head under a home of its own, and an S3 API over HTTP."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from plugin_core import local_head
+
+#: What the S3 client in every process of a test needs; the server takes any key.
+S3_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
+
+@contextlib.contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def embedded_head(home: Path, num_cpus: int = 4) -> Iterator[local_head.Head]:
+    """The embedded local head, as `LocalCluster` starts it, under its own home; leaves no process behind."""
+    with environment({"RAYTRAIN_HOME": str(home), **S3_ENVIRONMENT}):
+        head = local_head.ensure(num_cpus=num_cpus)
+        try:
+            yield head
+        finally:
+            local_head.stop()
+            left = local_head.marked_processes(head.mark)
+            assert left == [], f"processes of the head are left: {left}"
+
+
+@contextlib.contextmanager
+def s3_server(log: Path) -> Iterator[str]:
+    """moto's S3 server with the bucket "runs"; yields a storage URI in it."""
+    import boto3
+
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
+    try:
+        wait_for_http(f"http://127.0.0.1:{port}/moto-api/", process)
+        with environment(S3_ENVIRONMENT):
+            boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket="runs")
+        yield f"s3://runs/prefix?endpoint_override=127.0.0.1:{port}&scheme=http"
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 90) -> None:
+    """Until `url` answers with success; raises when the process ends or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode} before {url} answered")
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{url} did not answer within {timeout_s} s")
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

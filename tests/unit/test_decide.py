@@ -1,0 +1,141 @@
+"""The decision table: what was observed → what is done next."""
+
+import itertools
+
+import pytest
+
+from plugin_core.decide import Action, Do, Job, Observed, decide
+from plugin_core.errors import EXIT_NOT_SHARED
+from plugin_core.rundir import AttemptEnd
+
+USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …")
+LOST = AttemptEnd("infrastructure", "a node died")
+SUCCEEDED = AttemptEnd("succeeded")
+
+
+def seen(**fields: object) -> Observed:
+    return Observed(**{"attempt": 1, "ours": True, "attempts_of_this_call": 1, **fields})
+
+
+TABLE = [
+    (
+        "a result is returned, whatever else is seen",
+        seen(has_result=True, job=Job.UNREACHABLE, cancel_wanted=True),
+        Do.RETURN,
+    ),
+    ("nothing ran yet: submit", Observed(), Do.SUBMIT_NEXT),
+    ("a receipt without a job on the same cluster: submit that very job", seen(job=Job.ABSENT), Do.SUBMIT_SAME),
+    ("a pending job is waited for", seen(job=Job.PENDING), Do.WAIT),
+    ("a running job is waited for", seen(job=Job.RUNNING), Do.WAIT),
+    ("a running job with a silent heartbeat is waited for", seen(job=Job.RUNNING, heartbeat_silent=True), Do.WAIT),
+    ("an end recorded while the job still shuts down: wait", seen(job=Job.RUNNING, end=LOST), Do.WAIT),
+    ("unreachable is never dead", seen(job=Job.UNREACHABLE, heartbeat_silent=True), Do.WAIT),
+    (
+        "unreachable for too long, but the heartbeat moves: wait",
+        seen(job=Job.UNREACHABLE, gave_up_on_cluster=True),
+        Do.WAIT,
+    ),
+    (
+        "unreachable for too long and silent: begin elsewhere",
+        seen(job=Job.UNREACHABLE, gave_up_on_cluster=True, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
+    ("FAILED while the heartbeat may move is not dead", seen(job=Job.FAILED), Do.WAIT),
+    ("FAILED and silent is lost: next attempt", seen(job=Job.FAILED, heartbeat_silent=True), Do.SUBMIT_NEXT),
+    ("SUCCEEDED without a result is no success", seen(job=Job.SUCCEEDED, heartbeat_silent=True), Do.SUBMIT_NEXT),
+    ("a job stopped from outside is not started again", seen(job=Job.STOPPED, heartbeat_silent=True), Do.FAIL),
+    ("another incarnation, heartbeat not yet silent: wait", seen(job=Job.OTHER_INCARNATION), Do.WAIT),
+    (
+        "another incarnation and silent: next attempt",
+        seen(job=Job.OTHER_INCARNATION, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
+    ("infrastructure loss within the budget: next attempt", seen(job=Job.FAILED, end=LOST), Do.SUBMIT_NEXT),
+    ("infrastructure loss beyond the budget: fail", seen(job=Job.FAILED, end=LOST, attempts_of_this_call=3), Do.FAIL),
+    ("a user error is never tried again", seen(job=Job.FAILED, end=USER_ERROR), Do.FAIL),
+    (
+        "a user error of an earlier call: this call goes on",
+        seen(job=Job.FAILED, end=USER_ERROR, ours=False),
+        Do.SUBMIT_NEXT,
+    ),
+    ("a lost attempt of an earlier call: this call goes on", seen(job=Job.ABSENT, end=LOST, ours=False), Do.SUBMIT_NEXT),
+    ("cancel wanted, job running: stop it", seen(job=Job.RUNNING, cancel_wanted=True), Do.STOP),
+    ("cancel wanted, job pending: stop it", seen(job=Job.PENDING, cancel_wanted=True), Do.STOP),
+    ("cancel wanted, cluster unreachable: wait, the driver obeys", seen(job=Job.UNREACHABLE, cancel_wanted=True), Do.WAIT),
+    ("cancel wanted, job over: cancelled", seen(job=Job.STOPPED, cancel_wanted=True), Do.FAIL),
+    ("cancel wanted before anything ran: cancelled", Observed(cancel_wanted=True), Do.FAIL),
+    (
+        "cancelled by the driver while unreachable: cancelled",
+        seen(job=Job.UNREACHABLE, cancel_wanted=True, end=LOST),
+        Do.FAIL,
+    ),
+    ("overdue and running: stop", seen(job=Job.RUNNING, overdue="too long"), Do.STOP),
+    ("overdue and over: timeout", seen(job=Job.STOPPED, overdue="too long"), Do.FAIL),
+    ("storage not shared: refused", seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), Do.FAIL),
+]
+
+
+@pytest.mark.parametrize(("observed", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_the_table(observed: Observed, expected: Do) -> None:
+    assert decide(observed).do is expected
+
+
+@pytest.mark.parametrize(
+    ("observed", "outcome"),
+    [
+        (seen(job=Job.FAILED, end=USER_ERROR), "user_error"),
+        (seen(job=Job.FAILED, end=LOST, attempts_of_this_call=3), "infrastructure"),
+        (seen(job=Job.STOPPED, heartbeat_silent=True), "cancelled"),
+        (seen(job=Job.STOPPED, overdue="too long"), "timeout"),
+        (seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), "spec_error"),
+    ],
+)
+def test_a_failure_names_its_class(observed: Observed, outcome: str) -> None:
+    assert decide(observed).outcome == outcome
+
+
+def test_a_user_error_carries_the_users_traceback() -> None:
+    action = decide(seen(job=Job.FAILED, end=USER_ERROR))
+    assert action == Action(Do.FAIL, USER_ERROR.message, "user_error", USER_ERROR.details)
+
+
+EVERYTHING = [
+    Observed(*values)
+    for values in itertools.product(
+        [False],
+        [0, 1],
+        [True, False],
+        [None, LOST, USER_ERROR, SUCCEEDED],
+        list(Job),
+        [""],
+        [""],
+        [None],
+        [True, False],
+        [True, False],
+        [1, 3],
+        [3],
+        ["", "overdue"],
+        [True, False],
+    )
+]
+
+
+def test_every_observation_has_an_answer() -> None:
+    assert {decide(observed).do for observed in EVERYTHING} <= set(Do)
+
+
+def test_a_next_attempt_never_starts_beside_a_job_that_may_live() -> None:
+    """Over all observations: no submit while the job is alive, or while it may be and its heartbeat may move."""
+    for observed in EVERYTHING:
+        if decide(observed).do is not Do.SUBMIT_NEXT or observed.attempt == 0:
+            continue
+        assert observed.job not in (Job.PENDING, Job.RUNNING), observed
+        assert observed.end is not None or observed.heartbeat_silent, observed
+        if observed.job is Job.UNREACHABLE and observed.end is None:
+            assert observed.gave_up_on_cluster, observed
+
+
+def test_a_cancelled_run_is_never_started_again() -> None:
+    for observed in EVERYTHING:
+        if observed.cancel_wanted:
+            assert decide(observed).do not in (Do.SUBMIT_NEXT, Do.SUBMIT_SAME), observed

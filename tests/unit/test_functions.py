@@ -1,0 +1,154 @@
+"""How functions travel: digests, by-value pickles, the user's neighbouring modules."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import functions
+from plugin_core.errors import PayloadError
+
+
+def module(folder: Path, source: str, name: str = "steps") -> dict[str, Any]:
+    """Import `source` as a user's module from `folder`."""
+    import importlib
+
+    (folder / f"{name}.py").write_text(textwrap.dedent(source))
+    sys.path.insert(0, str(folder))
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    try:
+        return vars(importlib.import_module(name))
+    finally:
+        sys.path.remove(str(folder))
+
+
+LOOP = """
+    import json
+    FACTOR = 2
+    def helper(x):
+        return x * FACTOR
+    def loop(config):
+        return helper(config["x"]) + 1
+"""
+
+
+def digest_of(tmp_path: Path, source: str) -> str:
+    tmp_path.mkdir(exist_ok=True)
+    return functions.code_digest(module(tmp_path, source)["loop"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("+ 1", "+ 2"), ("x * FACTOR", "x + FACTOR"), ("FACTOR = 2", "FACTOR = 3"), ('config["x"]', 'config["y"]')],
+)
+def test_a_digest_changes_with_what_the_code_does(tmp_path: Path, old: str, new: str) -> None:
+    assert digest_of(tmp_path / "a", LOOP) != digest_of(tmp_path / "b", LOOP.replace(old, new))
+
+
+def test_a_digest_does_not_change_with_comments_place_and_other_functions(tmp_path: Path) -> None:
+    moved = "\n    # a comment\n    def other(): return 5\n" + LOOP
+    assert digest_of(tmp_path / "a", LOOP) == digest_of(tmp_path / "b", moved)
+
+
+def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
+    digest = digest_of(tmp_path, LOOP)
+    code = "from plugin_core.functions import code_digest; import steps; print(code_digest(steps.loop))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == digest
+
+
+def test_a_digest_sees_captured_values() -> None:
+    def make(n: int) -> Callable[[], int]:
+        return lambda: n
+
+    assert functions.code_digest(make(1)) != functions.code_digest(make(2))
+    assert functions.code_digest(make(1)) == functions.code_digest(make(1))
+
+
+def test_a_function_that_cannot_be_pickled_names_the_captured_object() -> None:
+    lock = threading.Lock()
+
+    def loop() -> None:
+        lock.acquire()
+
+    with pytest.raises(
+        PayloadError, match=r"train_loop_per_worker: given the function .*loop.*captured object 'lock' of type"
+    ):
+        functions.pickle_functions({"train_loop_per_worker": loop})
+
+
+def test_a_by_value_function_needs_no_module_of_its_own_on_the_other_side(tmp_path: Path) -> None:
+    loop = module(tmp_path, LOOP, name="only_here")["loop"]
+    (tmp_path / "payload").write_bytes(functions.pickle_functions({"train_loop_per_worker": loop}))
+    code = (
+        "import sys; from plugin_core.functions import unpickle_functions as u;"
+        "fn = u(open(sys.argv[1], 'rb').read())['train_loop_per_worker']; print(fn({'x': 4}))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "payload")]
+    found = subprocess.run(command, cwd="/", capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "9"
+
+
+def test_neighbouring_modules_travel_also_when_imported_inside_a_function(tmp_path: Path) -> None:
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "__init__.py").write_text("")
+    (tmp_path / "utils" / "model.py").write_text("from utils.parts import part\n")
+    (tmp_path / "utils" / "parts.py").write_text("part = 1\n")
+    (tmp_path / "utils" / "unused.py").write_text("")
+    (tmp_path / "beside.py").write_text("import json\n")
+    source = "import beside\ndef loop(config):\n    from utils.model import part\n    return part\n"
+    loop = module(tmp_path, source, name="flow")["loop"]
+    assert set(functions.local_sources([loop])) == {"beside.py", "utils/__init__.py", "utils/model.py", "utils/parts.py"}
+
+
+def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import other\ndef loop(): pass\n")
+    (tmp_path / "other.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert set(functions.local_sources(["mine:loop"])) == {"mine.py", "other.py"}
+    assert functions.local_sources(["json:dumps"]) == {}
+    assert functions.local_sources(["ray.train:report"]) == {}
+
+
+def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken.py").write_text("def loop(:\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PayloadError, match=r"train_loop_per_worker: given 'broken:loop'.*broken.py"):
+        functions.check_reference("train_loop_per_worker", "broken:loop", must_exist=True)
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        ("no_such_module_x:loop", "no module named 'no_such_module_x' here"),
+        ("tests.no_such:loop", "no module named 'tests.no_such' here"),
+        ("tests.steps_for_tests:no_loop", "tests.steps_for_tests has no 'no_loop'"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_is_refused_without_importing(reference: str, words: str) -> None:
+    with pytest.raises(PayloadError, match=words):
+        functions.check_reference("evaluate", reference, must_exist=True)
+
+
+def test_a_module_that_is_only_on_a_remote_cluster_is_not_refused_here() -> None:
+    functions.check_reference("evaluate", "only_on_the_cluster:fn", must_exist=False)
+
+
+def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:
+    packed = functions.pack({"a.py": b"x = 1", "p/__init__.py": b"", "p/q.py": b""})
+    assert functions.unpack(packed, tmp_path) == [str(tmp_path / "a.py"), str(tmp_path / "p")]
+    assert (tmp_path / "p" / "q.py").exists()
+
+
+def test_call_with_passes_as_many_arguments_as_the_function_takes() -> None:
+    assert functions.call_with(lambda: 0, 1, 2) == 0
+    assert functions.call_with(lambda a: a, 1, 2) == 1
+    assert functions.call_with(lambda *a: a, 1, 2) == (1, 2)

@@ -1,0 +1,52 @@
+"""What may import what, and what an engine's parser pays."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"ray", "torch", "pandas", "mlflow", "xgboost"}
+
+
+def imported(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+@pytest.mark.parametrize(
+    ("package", "fenced"),
+    [
+        ("plugin_core", {"prefect", "airflow", "prefect_integration", "airflow_provider"}),
+        ("prefect_integration", {"airflow", "airflow_provider", "ray"}),
+        ("airflow_provider", {"prefect", "prefect_integration", "ray"}),
+    ],
+)
+def test_the_core_imports_no_adapter_and_no_adapter_the_other_or_ray(package: str, fenced: set[str]) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert files
+    assert {file.name: imported(file) & fenced for file in files if imported(file) & fenced} == {}
+
+
+@pytest.mark.parametrize(
+    "module", ["plugin_core", "plugin_core.supervisor", "airflow_provider.operators", "prefect_integration"]
+)
+def test_importing_what_an_engine_parses_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
+
+
+def test_the_public_names_of_the_core_exist() -> None:
+    import plugin_core
+
+    assert len(plugin_core.__all__) > 20
+    for name in plugin_core.__all__:
+        assert getattr(plugin_core, name) is not None

@@ -1,0 +1,121 @@
+"""Result references: small, JSON-safe, versioned."""
+
+import json
+import math
+import pickle
+from typing import Any
+
+import pytest
+
+from plugin_core import BatchInferResult, EvaluationResult, RunRef, TrainResult, parse_result
+from plugin_core.errors import (
+    FencedError,
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    SpecChangedError,
+    SpecError,
+    StepError,
+    UserCodeError,
+    from_outcome,
+)
+from plugin_core.jsonsafe import json_safe
+from plugin_core.results import REFERENCE_BYTES
+
+RUN = RunRef(uri="s3://bucket/prefix/run", name="run", attempt=2)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        TrainResult(run=RUN, metrics={"loss": 0.5}, checkpoint="s3://bucket/prefix/run/checkpoint_1", reports=3),
+        EvaluationResult(run=RUN, metrics={"accuracy": 0.9}, passed=False, failed={"accuracy": "0.9 < min 0.95"}),
+        BatchInferResult(run=RUN, output="s3://bucket/out", rows=10),
+    ],
+)
+def test_a_result_survives_json(result: Any) -> None:
+    assert parse_result(json.loads(result.model_dump_json())) == result
+
+
+def test_nan_and_inf_become_null() -> None:
+    result = TrainResult(run=RUN, metrics={"a": math.nan, "b": [math.inf, 1.0], "c": {"d": -math.inf}})
+    assert json.loads(json.dumps(result.to_json(), allow_nan=False))["metrics"] == {
+        "a": None,
+        "b": [None, 1.0],
+        "c": {"d": None},
+    }
+
+
+def test_a_reference_is_at_most_two_kilobytes_and_says_what_it_left_out() -> None:
+    result = TrainResult(run=RUN, metrics={f"metric_{n}": n / 7 for n in range(5000)})
+    reference = result.reference()
+    assert len(json.dumps(reference.to_json())) <= REFERENCE_BYTES
+    assert reference.truncated
+    assert reference.metrics["metric_0"] == 0
+
+
+def test_a_small_result_is_its_own_reference() -> None:
+    result = TrainResult(run=RUN, metrics={"loss": 1})
+    assert result.reference() is result
+
+
+def test_a_result_newer_than_the_code_is_refused() -> None:
+    data = {**TrainResult(run=RUN).to_json(), "schema_version": 99}
+    with pytest.raises(SpecError, match="schema_version: given 99; accepted is up to 1; upgrade ray-train-workflows"):
+        parse_result(data)
+
+
+def test_what_is_no_result_is_refused() -> None:
+    with pytest.raises(SpecError, match="result: given"):
+        parse_result({"kind": "nonsense"})
+
+
+def test_numpy_and_torch_values_become_plain_numbers() -> None:
+    import numpy as np
+    import torch
+
+    values = {
+        "f32": np.float32(0.5),
+        "i64": np.int64(3),
+        "bool": np.bool_(True),
+        "nan": np.float32("nan"),
+        "array": np.arange(3),
+        "scalar tensor": torch.tensor(2.0, requires_grad=True),
+        "tensor": torch.ones(2, dtype=torch.int32),
+        "nan tensor": torch.tensor(float("nan")),
+        "nested": {"x": (np.float16(1.0), {1})},
+        3: "a key that is no string",
+        "object": object,
+    }
+    safe = json_safe(values)
+    assert json.loads(json.dumps(safe, allow_nan=False)) == safe
+    assert safe["f32"] == 0.5
+    assert safe["nan"] is None
+    assert safe["array"] == [0, 1, 2]
+    assert safe["scalar tensor"] == 2.0
+    assert safe["nan tensor"] is None
+    assert safe["nested"] == {"x": [1.0, [1]]}
+    assert safe["3"] == "a key that is no string"
+
+
+def test_errors_survive_pickling() -> None:
+    for error in (SpecChangedError("changed", ("a",)), UserCodeError("bad", "trace"), SpecError("x")):
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is type(error)
+        assert again.args == error.args
+
+
+def test_only_errors_of_the_surroundings_are_retryable() -> None:
+    def all_of(cls: type[RayTrainWorkflowsError]) -> list[type[RayTrainWorkflowsError]]:
+        return [cls, *(found for sub in cls.__subclasses__() for found in all_of(sub))]
+
+    retryable = {
+        cls.__name__ for cls in all_of(RayTrainWorkflowsError) if cls.retryable and not cls.__name__.startswith("_")
+    }
+    assert retryable == {"ClusterUnreachableError", "StorageError", "InfrastructureError"}
+
+
+@pytest.mark.parametrize("cls", [UserCodeError, InfrastructureError, FencedError])
+def test_an_outcome_becomes_its_error_again(cls: type[StepError]) -> None:
+    error = from_outcome(cls.outcome, "why", "trace")
+    assert type(error) is cls
+    assert error.details == "trace"

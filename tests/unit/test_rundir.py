@@ -1,0 +1,167 @@
+"""The run directory: identity, receipts, and what a spec may change."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from plugin_core import RunConfig, ScalingConfig, TrainSpec
+from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
+from plugin_core.results import RunRef, TrainResult
+from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir, run_name
+from plugin_core.specs import FailureConfig, Limits
+from tests.steps_for_tests import counting_loop
+
+LOOP = "tests.steps_for_tests:counting_loop"
+
+
+def spec_at(tmp_path: Path, **fields: object) -> TrainSpec:
+    run_config = RunConfig(name="run", storage_path=str(tmp_path), **fields.pop("run_config", {}))  # type: ignore[arg-type]
+    return TrainSpec(**{"train_loop_per_worker": LOOP, "run_config": run_config, **fields})  # type: ignore[arg-type]
+
+
+def test_a_run_without_a_name_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"run_config\.name: missing"):
+        RunDir.of(TrainSpec(train_loop_per_worker=LOOP))
+
+
+def test_storage_comes_from_ray_storage_where_the_spec_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_STORAGE", str(tmp_path))
+    spec = TrainSpec(train_loop_per_worker=LOOP, run_config=RunConfig(name="n"))
+    assert RunDir.of(spec).uri == str(tmp_path / "n")
+
+
+def test_a_storage_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    spec = spec_at(tmp_path / "file")
+    with pytest.raises(StorageError, match=r"\.step/spec\.json cannot be (read|written)"):
+        RunDir.of(spec).write_spec(spec)
+
+
+def test_the_same_spec_may_be_written_again(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    rundir = RunDir.of(spec)
+    rundir.write_spec(spec)
+    rundir.claim(1, "a", "i")
+    rundir.write_spec(spec)
+    assert rundir.read_spec() == spec
+
+
+def test_another_spec_under_the_same_name_is_refused_naming_the_fields(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path, train_loop_config={"lr": 0.1})
+    rundir = RunDir.of(spec)
+    rundir.write_spec(spec)
+    rundir.claim(1, "a", "i")
+    other = spec_at(tmp_path, train_loop_config={"lr": 0.2}, scaling_config=ScalingConfig(num_workers=2))
+    with pytest.raises(
+        SpecChangedError, match=r"run_config.name: given 'run', which already stands for another spec"
+    ) as caught:
+        rundir.write_spec(other)
+    assert caught.value.fields == ("scaling_config.num_workers", "train_loop_config.lr")
+
+
+def test_a_spec_that_never_ran_may_be_replaced(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path, train_loop_config={"lr": 0.1}))
+    rundir.write_spec(spec_at(tmp_path, train_loop_config={"lr": 0.2}))
+    assert rundir.read_record()["spec"]["train_loop_config"] == {"lr": 0.2}
+
+
+def test_how_long_to_wait_and_how_often_to_try_may_change(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    rundir.claim(1, "a", "i")
+    rundir.write_spec(
+        spec_at(tmp_path, limits=Limits(timeout_s=5), run_config={"failure_config": FailureConfig(max_failures=9)})
+    )
+
+
+def test_a_function_by_value_and_its_change_are_seen(tmp_path: Path) -> None:
+    def changed(config: dict[str, object]) -> None:
+        pass
+
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path, train_loop_per_worker=counting_loop))
+    rundir.claim(1, "a", "i")
+    assert rundir.read_record()["spec"]["train_loop_per_worker"].startswith("value:counting_loop#")
+    assert rundir.read_payload()["train_loop_per_worker"].__name__ == "counting_loop"
+    with pytest.raises(SpecChangedError, match="train_loop_per_worker"):
+        rundir.write_spec(spec_at(tmp_path, train_loop_per_worker=changed))
+
+
+def test_functions_from_another_python_are_refused_before_unpickling(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path, train_loop_per_worker=counting_loop))
+    file = tmp_path / "run/.step/spec.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "python": "3.8.1"}))
+    (tmp_path / "run/.step/payload.pkl").write_bytes(b"not a pickle")
+    with pytest.raises(PayloadError, match=r"python: the step's functions were sent from Python 3\.8\.1"):
+        rundir.read_payload()
+
+
+def test_a_run_directory_newer_than_the_code_is_refused(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    file = tmp_path / "run/.step/spec.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 7}))
+    with pytest.raises(SpecError, match="schema: given 7; accepted is up to 1"):
+        rundir.read_spec()
+
+
+def test_of_many_who_claim_an_attempt_exactly_one_gets_it(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    for attempt in range(1, 21):
+        start, got = threading.Barrier(8), []
+
+        def claim(attempt: int = attempt, start: threading.Barrier = start, got: list[object] = got) -> None:
+            start.wait()
+            got.append(rundir.claim(attempt, "a", "i"))
+
+        threads = [threading.Thread(target=claim) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(receipt is not None for receipt in got) == 1
+    assert rundir.receipts() == list(range(1, 21))
+
+
+def test_submission_ids_differ_by_storage_generation_and_attempt(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    runs = [RunDir.of(spec), RunDir.of(spec, 2), RunDir.at(str(tmp_path / "other" / "run"))]
+    ids = {run.claim(attempt, "a", "i").submission_id for run in runs for attempt in (1, 2)}  # type: ignore[union-attr]
+    assert len({name.rsplit("-", 1)[0] for name in ids}) == 6
+    assert runs[1].uri == str(tmp_path / "run.g2")
+    assert RunDir.at(runs[1].uri).generation == 2
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    assert (rundir.end(1), rundir.heartbeat(1), rundir.result(), rundir.wanted()) == (None, None, None, "run")
+    rundir.record_end(1, AttemptEnd("user_error", "m", "d", 1.5))
+    rundir.beat(1, Heartbeat(3, "training", 2.0))
+    rundir.want("cancel")
+    result = TrainResult(run=RunRef(uri=rundir.uri, name="run"), metrics={"a": 1})
+    rundir.write_result(result)
+    assert rundir.end(1) == AttemptEnd("user_error", "m", "d", 1.5)
+    assert rundir.heartbeat(1) == Heartbeat(3, "training", 2.0)
+    assert rundir.wanted() == "cancel"
+    assert rundir.result() == result
+
+
+def test_a_half_written_file_is_an_error_and_not_absence(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.want("cancel")
+    (tmp_path / "run/.step/intent.json").write_text('{"want": "can')
+    with pytest.raises(StorageError, match="holds no JSON"):
+        rundir.wanted()
+
+
+def test_a_run_name_is_safe_stable_and_keeps_long_ids_apart() -> None:
+    assert run_name("prod", "dag", "task") == "prod--dag--task"
+    name = run_name("prod", "dag", "manual__2026-11-21T00:00:00+00:00", "task", "3")
+    assert RunConfig(name=name).name == run_name("prod", "dag", "manual__2026-11-21T00:00:00+00:00", "task", "3")
+    assert run_name("a/b") != run_name("a_b") != run_name("a:b")
+    assert run_name("x" * 500) != run_name("x" * 501)
+    assert len(run_name("x" * 500)) <= 96

@@ -1,0 +1,137 @@
+"""Specs: what is accepted, what is refused and with which words, and that names are Ray's."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from plugin_core import CheckpointRef, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, load_spec, parse_spec
+from plugin_core.errors import SpecError
+
+LOOP = "tests.steps_for_tests:counting_loop"
+
+BAD = {
+    "unknown field": ({"frobnicate": 1}, "frobnicate: unknown field, given 1; accepted are"),
+    "misspelt field": ({"scaling_config": {"num_worker": 2}}, "did you mean num_workers?"),
+    "wrong type": (
+        {"run_config": {"failure_config": {"max_failures": "z"}}},
+        "run_config.failure_config.max_failures: given 'z'; accepted is: input should be a valid integer",
+    ),
+    "unknown framework": ({"framework": "tourch"}, "framework: given 'tourch'; accepted are torch, xgboost, python"),
+    "close framework": ({"framework": "tourch"}, "did you mean 'torch'?"),
+    "zero workers": ({"scaling_config": {"num_workers": 0}}, "scaling_config.num_workers: given 0; accepted is a whole"),
+    "negative workers": ({"scaling_config": {"num_workers": -2}}, "scaling_config.num_workers: given -2; accepted"),
+    "bad pair": ({"scaling_config": {"num_workers": [3, 2]}}, "scaling_config.num_workers: given (3, 2); accepted"),
+    "function name": ({"train_loop_per_worker": "loop"}, "train_loop_per_worker: given 'loop'; accepted is a callable or"),
+    "no function": ({"train_loop_per_worker": None}, "train_loop_per_worker: missing; framework 'torch' needs it"),
+    "unknown scheme": (
+        {"run_config": {"storage_path": "ftp://host/x"}},
+        "run_config.storage_path: given 'ftp://host/x'; accepted are a local path and the schemes file, s3",
+    ),
+    "credentials in a URI": (
+        {"run_config": {"storage_path": "s3://key:secret@bucket/x"}},
+        "run_config.storage_path: given s3://…@bucket; credentials do not belong into a URI",
+    ),
+    "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: given 'a/b'; accepted are 1 to 128 letters"),
+    "empty name": ({"run_config": {"name": ""}}, "run_config.name: given ''; accepted are 1 to 128 letters"),
+    "option of another framework": (
+        {"label_column": "y"},
+        "label_column: given with framework 'torch'; accepted is it with",
+    ),
+    "no label column": (
+        {"framework": "xgboost", "params": {}, "train_loop_per_worker": None},
+        "label_column: missing; training declared by params needs it",
+    ),
+    "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing and not told by"),
+    "negative resource": (
+        {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
+        "scaling_config.resources_per_worker: given CPU: -1",
+    ),
+    "unknown kind": ({"kind": "trane"}, "kind: given 'trane'; accepted are train, evaluate, batch_infer"),
+    "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: given -1; accepted is: input should be greater"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_one_sentence_that_names_field_value_and_what_is_accepted(case: str) -> None:
+    data, words = BAD[case]
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"train_loop_per_worker": LOOP, **data})
+    assert words in str(caught.value.args[0])
+    assert "\n" not in str(caught.value.args[0])
+
+
+def test_several_wrong_fields_are_all_named() -> None:
+    with pytest.raises(SpecError) as caught:
+        TrainSpec(train_loop_per_worker=LOOP, foo=1, run_config={"bar": 2})  # type: ignore[call-arg]
+    assert [sentence.split(":")[0] for sentence in caught.value.sentences] == ["run_config.bar", "foo"]
+
+
+def test_a_spec_survives_json_and_yaml(tmp_path: Path) -> None:
+    spec = TrainSpec(
+        train_loop_per_worker=LOOP,
+        scaling_config=ScalingConfig(num_workers=(1, 2)),
+        run_config=RunConfig(name="n", storage_path="s3://bucket/x?endpoint_override=127.0.0.1:1&scheme=http"),
+        datasets={"train": "/data/x.parquet"},
+        resume_from="/runs/other/checkpoint_1",
+    )
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec.to_json()))
+    (tmp_path / "spec.json").write_text(json.dumps(spec.to_json()))
+    assert load_spec(tmp_path / "spec.yaml") == load_spec(tmp_path / "spec.json") == spec
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: [1"), ("a.json", "{"), ("a.yaml", "- 1\n- 2"), ("b.yaml", "")])
+def test_a_spec_file_that_is_no_yaml_or_json_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SpecError, match="accepted is YAML or JSON"):
+        load_spec(tmp_path / name)
+
+
+def test_a_spec_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"spec file: given .*none\.yaml.*cannot be read"):
+        load_spec(tmp_path / "none.yaml")
+
+
+def test_a_relative_path_means_the_folder_where_the_spec_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = TrainSpec(train_loop_per_worker=LOOP, datasets={"train": "x.csv"}, run_config=RunConfig(storage_path="runs"))
+    assert spec.datasets["train"].path == str(tmp_path / "x.csv")
+    assert spec.run_config.storage_path == str(tmp_path / "runs")
+
+
+def test_a_train_result_stands_for_its_checkpoint() -> None:
+    result = {"kind": "train", "checkpoint": {"uri": "/runs/a/checkpoint_1"}, "run": {}}
+    spec = EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint=result)
+    assert spec.checkpoint == CheckpointRef(uri="/runs/a/checkpoint_1")
+
+
+def test_a_train_result_without_a_checkpoint_is_refused_as_one() -> None:
+    with pytest.raises(SpecError, match="the train result given has no checkpoint"):
+        EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint={"kind": "train", "checkpoint": None})
+
+
+@pytest.mark.parametrize("name", ["ScalingConfig", "RunConfig", "CheckpointConfig", "FailureConfig"])
+def test_field_names_and_defaults_are_rays(name: str) -> None:
+    """Every field of ours is one of Ray's, with Ray's default; `DEPARTURES` lists the exceptions."""
+    import ray.train
+
+    from plugin_core import specs
+
+    theirs = {field.name: field for field in dataclasses.fields(getattr(ray.train, name))}
+    for field, info in getattr(specs, name).model_fields.items():
+        assert field in theirs
+        if f"{name}.{field}" in specs.DEPARTURES or field.endswith("_config"):
+            continue
+        assert info.default == theirs[field].default, field
+
+
+def test_torch_config_names_and_defaults_are_rays() -> None:
+    from ray.train.torch import TorchConfig as Theirs
+
+    from plugin_core import TorchConfig
+
+    theirs = {field.name: field.default for field in dataclasses.fields(Theirs)}
+    for field, info in TorchConfig.model_fields.items():
+        assert info.default == theirs[field]

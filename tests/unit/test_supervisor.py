@@ -1,0 +1,253 @@
+"""The loop around `decide`, against the fake cluster: real HTTP, real run directories, played jobs."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import EvaluateSpec, LocalCluster, RayCluster, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.errors import (
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    InfeasibleError,
+    InfrastructureError,
+    SpecChangedError,
+    SpecError,
+    StepCancelledError,
+    StepTimeoutError,
+    UserCodeError,
+)
+from plugin_core.rundir import RunDir
+from plugin_core.specs import Limits
+from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
+from plugin_core.testing import FakeCluster
+
+LOOP = "tests.steps_for_tests:counting_loop"
+
+
+def spec_at(tmp_path: Path, **fields: Any) -> TrainSpec:
+    fields.setdefault("limits", Limits(heartbeat_ttl_s=0.2))
+    run_config = RunConfig(name="run", storage_path=str(tmp_path))
+    return TrainSpec(**{"train_loop_per_worker": LOOP, "framework": "python", "run_config": run_config, **fields})
+
+
+def test_a_step_runs_and_its_result_is_returned(tmp_path: Path) -> None:
+    with FakeCluster(metrics={"loss": 0.1}) as cluster:
+        result = run(spec_at(tmp_path), cluster)
+    assert result.metrics == {"loss": 0.1}
+    assert result.run.attempt == 1
+    assert list(cluster.jobs.values()) == ["SUCCEEDED"]
+
+
+def test_the_same_call_after_success_starts_no_job_and_asks_no_cluster(tmp_path: Path) -> None:
+    with FakeCluster() as cluster:
+        first = run(spec_at(tmp_path), cluster)
+    assert run(spec_at(tmp_path), RayCluster("http://127.0.0.1:9")) == first
+    assert cluster.submits == 1
+
+
+def test_another_spec_under_the_name_is_refused_without_a_job(tmp_path: Path) -> None:
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path), cluster)
+        with pytest.raises(SpecChangedError, match=r"train_loop_config\.lr"):
+            run(spec_at(tmp_path, train_loop_config={"lr": 1}), cluster)
+    assert cluster.submits == 1
+
+
+def test_a_lost_job_is_followed_by_the_next_attempt(tmp_path: Path) -> None:
+    with FakeCluster(plays=["vanish", "infrastructure", "succeed"]) as cluster:
+        result = run(spec_at(tmp_path), cluster)
+    assert result.run.attempt == 3
+    assert list(cluster.jobs.values()) == ["FAILED", "FAILED", "SUCCEEDED"]
+
+
+def test_attempts_are_bounded(tmp_path: Path) -> None:
+    limits = Limits(max_attempts=2, heartbeat_ttl_s=0.2)
+    with FakeCluster(plays=["infrastructure"]) as cluster, pytest.raises(InfrastructureError, match="after 2 attempts"):
+        run(spec_at(tmp_path, limits=limits), cluster)
+    assert len(cluster.jobs) == 2
+
+
+def test_a_user_error_is_raised_with_its_traceback_and_not_tried_again(tmp_path: Path) -> None:
+    with FakeCluster(plays=["user_error", "succeed"]) as cluster:
+        with pytest.raises(UserCodeError) as caught:
+            run(spec_at(tmp_path), cluster)
+        assert "Traceback" in caught.value.details
+        assert len(cluster.jobs) == 1
+        assert run(spec_at(tmp_path), cluster).run.attempt == 2, "a retry by the engine goes on with the same run"
+
+
+def test_a_second_orchestrator_attaches_to_the_live_job(tmp_path: Path) -> None:
+    """Twenty pairs that call at the same moment: one job each."""
+    for number in range(20):
+        spec = spec_at(tmp_path / str(number))
+        with FakeCluster() as cluster:
+            start, results = threading.Barrier(2), []
+
+            def call(
+                spec: TrainSpec = spec, cluster: FakeCluster = cluster, start: Any = start, results: Any = results
+            ) -> None:
+                start.wait()
+                results.append(run(spec, cluster))
+
+            threads = [threading.Thread(target=call) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert len(cluster.jobs) == 1
+        assert len(results) == 2
+        assert results[0] == results[1]
+
+
+def test_a_receipt_whose_writer_died_before_the_submit_becomes_that_very_job(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    with FakeCluster() as cluster:
+        rundir = run_sync(prepare(spec, cluster))
+        receipt = rundir.claim(1, cluster.address, cluster.session_name)
+        run(spec, cluster)
+        assert receipt is not None
+        assert list(cluster.jobs) == [receipt.submission_id]
+
+
+def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    events: list[Event] = []
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec, cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        cluster.answering = False
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            if "unreachable" in event.text:  # meanwhile the job finishes; its API is still away
+                receipt = rundir.receipt(1)
+                assert receipt is not None
+                cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
+
+        result = run_sync(Supervisor(rundir, cluster, listener=listen).run())
+    assert result.run.attempt == 1
+    assert cluster.submits == 1
+
+
+def test_cancel_stops_the_job_is_idempotent_and_the_run_says_so(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec, cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        assert [run_sync(acancel(rundir, cluster)) for _ in range(2)] == ["cancelled", "cancelled"]
+        assert list(cluster.jobs.values()) == ["STOPPED"]
+        with pytest.raises(StepCancelledError):
+            run_sync(Supervisor(rundir, cluster, since_attempt=0).run())
+
+
+def test_cancel_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    with FakeCluster() as cluster:
+        run(spec, cluster)
+        assert run_sync(acquired(spec, cluster)) == "finished"
+    assert RunDir.of(spec).wanted() == "run"
+
+
+async def acquired(spec: TrainSpec, cluster: FakeCluster) -> str:
+    return await acancel(RunDir.of(spec), cluster)
+
+
+def test_a_step_over_its_time_is_stopped(tmp_path: Path) -> None:
+    limits = Limits(timeout_s=0.5, heartbeat_ttl_s=0.2)
+    with FakeCluster(plays=["hang"]) as cluster, pytest.raises(StepTimeoutError, match=r"limits\.timeout_s \(0\.5 s\)"):
+        run(spec_at(tmp_path, limits=limits), cluster)
+    assert list(cluster.jobs.values()) == ["STOPPED"]
+
+
+def test_run_works_where_an_event_loop_runs_already(tmp_path: Path) -> None:
+    async def flow(cluster: FakeCluster) -> int:
+        return run(spec_at(tmp_path), cluster).run.attempt
+
+    with FakeCluster() as cluster:
+        assert asyncio.run(flow(cluster)) == 1
+
+
+def test_log_reports_and_decisions_are_told(tmp_path: Path) -> None:
+    events: list[Event] = []
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path), cluster, events.append)
+    assert [event.text for event in events if event.kind == "log"] == ["a line of the fake job"]
+    assert events[0].text == "submit the next attempt: nothing has run yet"
+
+
+class TestRefusedBeforeAnythingIsSubmitted:
+    def refused(self, cluster: Any, spec: Any, error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            run(spec, cluster)
+        assert RunDir.of(spec).receipts() == []
+
+    def test_a_cluster_that_refuses_the_connection(self, tmp_path: Path) -> None:
+        words = r"cluster: given http://127\.0\.0\.1:9, which cannot be reached"
+        self.refused(RayCluster("http://127.0.0.1:9"), spec_at(tmp_path), ClusterUnreachableError, words)
+
+    def test_a_cluster_that_refuses_the_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+        with FakeCluster(token="right") as cluster:
+            for token, said in ((None, "no token"), ("wrong", "the token given")):
+                words = rf"token: http://.* answers 401 to {said}; accepted is the cluster's Ray auth token"
+                self.refused(RayCluster(cluster.address, token), spec_at(tmp_path), ClusterRefusedError, words)
+
+    def test_a_server_that_speaks_no_jobs_api(self, tmp_path: Path, other_server: str) -> None:
+        words = "which speaks no Ray Jobs API; accepted is the URL of a Ray dashboard"
+        self.refused(RayCluster(other_server), spec_at(tmp_path), ClusterRefusedError, words)
+
+    def test_an_address_that_is_no_url(self) -> None:
+        with pytest.raises(SpecError, match="address: given 'localhost:8265'; accepted is a URL"):
+            RayCluster("localhost:8265")
+
+    def test_more_cpus_or_gpus_than_the_cluster_will_ever_have(self, tmp_path: Path) -> None:
+        with FakeCluster(num_cpus=4) as cluster:
+            many = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=5))
+            words = "scaling_config: infeasible, the step takes 5 CPU; accepted is up to 4 CPU, all that the cluster has"
+            self.refused(cluster, many, InfeasibleError, words)
+            gpus = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=1, use_gpu=True))
+            self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; accepted is up to 0 GPU")
+
+    def test_a_step_with_datasets_that_leaves_ray_data_no_cpu(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("a\n1\n")
+        datasets = {"train": str(tmp_path / "x.csv")}
+        spec = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=4), datasets=datasets)
+        with FakeCluster(num_cpus=4) as cluster:
+            self.refused(cluster, spec, InfeasibleError, "5 CPU .1 of them for Ray Data to read the datasets.")
+
+    def test_an_autoscaling_cluster_is_asked_to_wait_instead(self, tmp_path: Path) -> None:
+        with FakeCluster(num_cpus=1, autoscaling=True) as cluster:
+            run(spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=5)), cluster)
+
+    def test_a_missing_dataset_file(self, tmp_path: Path) -> None:
+        spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "none.parquet")})
+        words = r"datasets\.train\.path: given '.*none\.parquet', where there is nothing"
+        self.refused(LocalCluster(), spec, SpecError, words)
+
+    def test_a_dataset_that_is_not_its_format(self, tmp_path: Path) -> None:
+        (tmp_path / "x.parquet").write_text("no parquet")
+        datasets = {"train": {"path": str(tmp_path / "x.parquet"), "columns": ["a"]}}
+        self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "which is no readable parquet")
+
+    def test_a_missing_label_column(self, tmp_path: Path) -> None:
+        (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+        fields = {"framework": "xgboost", "params": {}, "label_column": "y", "train_loop_per_worker": None}
+        spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "x.csv")}, **fields)
+        self.refused(LocalCluster(), spec, SpecError, "label_column: given 'y', which .*x.csv has not; accepted are a, b")
+
+    def test_a_function_that_cannot_be_imported(self, tmp_path: Path) -> None:
+        spec = spec_at(tmp_path, train_loop_per_worker="nowhere.at_all:loop")
+        self.refused(LocalCluster(), spec, SpecError, "train_loop_per_worker: given 'nowhere.at_all:loop', which cannot be")
+
+    def test_a_function_that_cannot_be_pickled(self, tmp_path: Path) -> None:
+        lock = threading.Lock()
+        spec = spec_at(tmp_path, train_loop_per_worker=lambda: lock.acquire())
+        with FakeCluster() as cluster:
+            self.refused(cluster, spec, SpecError, "the captured object 'lock' of type lock")
+
+    def test_an_evaluation_without_a_readable_checkpoint_reference(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecError, match="checkpoint: given"):
+            EvaluateSpec(evaluate=LOOP, checkpoint={"kind": "train", "checkpoint": None})
