@@ -57,6 +57,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
 ) -> None:
     """Run a step to its result; called again under the same name, attach to it, resume it, or return its result."""
+    from plugin_core.rundir import RunDir
     from plugin_core.specs import load_spec
     from plugin_core.supervisor import Event
     from plugin_core.supervisor import run as run_spec
@@ -70,7 +71,12 @@ def run(
         else:
             err.print(f"• {event.text}", markup=False, soft_wrap=True)
 
-    result = run_spec(spec, _cluster(address, token), None if quiet else show)
+    try:
+        result = run_spec(spec, _cluster(address, token), None if quiet else show)
+    except KeyboardInterrupt:
+        uri = RunDir.of(spec).uri
+        err.print(f"detached; the run goes on. The same command attaches again, `raytrain cancel '{uri}'` stops it")
+        sys.exit(130)
     print(result.model_dump_json(indent=1))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,44 @@ def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: 
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "first-step.md").read_text()
+    for language, name in (("python", "training.py"), ("yaml", "first.yaml")):
+        block = text.split(f"```{language}\n# {name}\n")[1].split("```")[0]
+        (tmp_path / name).write_text(block)
+    done = raytrain(tmp_path, "run", "first.yaml")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"] == {"epoch": 4, "loss": 0.2}
+    assert raytrain(tmp_path, "run", "first.yaml").stdout == done.stdout
+    (tmp_path / "first.yaml").write_text(block.replace("epochs: 5", "epochs: 6"))
+    refused = raytrain(tmp_path, "run", "first.yaml")
+    assert refused.returncode == 2
+    assert "train_loop_config.epochs" in refused.stderr
+
+
+def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
+    spec = {
+        "framework": "python",
+        "train_loop_per_worker": "tests.steps_for_tests:counting_loop",
+        "train_loop_config": {"epochs": 10, "sleep_s": 0.5},
+    }
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(spec))
+    command = [str(Path(sys.executable).with_name("raytrain")), "run", "long.yaml", "--storage", "runs"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    for line in first.stderr:
+        if "report 1:" in line:
+            first.send_signal(signal.SIGINT)
+            break
+    rest = first.stderr.read()
+    assert first.wait() == 130
+    assert "the run goes on" in rest
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(again.stdout)["reports"] == 10
+    assert json.loads(again.stdout)["run"]["attempt"] == 1
 
 
 def test_doctor_says_what_it_found(folder: Path, head: Head) -> None:

@@ -1,6 +1,9 @@
 """The chain on a real Ray head: train → evaluate → batch inference, and what happens when something dies."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -187,6 +190,22 @@ def test_a_new_orchestrator_attaches_to_the_running_job(tmp_path: Path, cluster:
     assert log.count("result: {") == 1, "the job's log is told whole and once"
 
 
+def test_execute_runs_the_same_step_in_this_process(tmp_path: Path) -> None:
+    """In a process of its own, since it starts a Ray there; a second call returns what the first stored."""
+    code = f"""
+from plugin_core import RunConfig, TrainSpec, execute
+spec = TrainSpec(framework="python", train_loop_per_worker="tests.steps_for_tests:loop_without_checkpoints",
+                 train_loop_config={{"epochs": 2}}, run_config=RunConfig(name="here", storage_path={str(tmp_path)!r}))
+first = execute(spec)
+assert execute(spec) == first
+print("METRICS", first.metrics)
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert "METRICS {'epoch': 1, 'world': 1}" in done.stdout, done.stderr
+
+
 def test_xgboost_is_declared_by_params_and_resumes(tmp_path: Path, cluster: LocalCluster) -> None:
     x = list(range(200))
     table = pa.table({"x": x, "y": [int(value >= 100) for value in x]})
@@ -214,8 +233,6 @@ def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_by_that_name(t
     class Elsewhere(RayCluster):
         def driver_command(self) -> str:
             return super().driver_command() + " /nowhere/at/all 1 x #"
-
-    import sys
 
     cluster = Elsewhere(head.address, head.token, python=sys.executable)
     with pytest.raises(Exception, match="this path is not shared with the cluster"):
