@@ -57,7 +57,7 @@ def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]]) -> r
 
 
 def _limit_footer_readers() -> None:
-    """Ray Data starts 32 actors that read parquet footers at each pass over the data, however small the cluster and the data:
+    """Ray Data starts 32 actors that read parquet footers at each pass over the data, however small cluster and data are:
     ten seconds an epoch on two cores. One for two CPUs instead, 32 at the most; the user's own setting wins."""
     import ray
 

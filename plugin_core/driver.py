@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from plugin_core import functions
 from plugin_core.errors import (
     EXIT_NOT_SHARED,
     FencedError,
@@ -29,6 +28,7 @@ from plugin_core.errors import (
 )
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
+from plugin_core.sources import unpack
 from plugin_core.specs import Limits, TrainSpec
 from plugin_core.steps import StepContext, run_step
 
@@ -139,11 +139,11 @@ def _set_ray_defaults(spec: Any) -> None:
 
 def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:
     """Unpack the modules that travel with the step; returns the runtime_env that takes them to every Ray worker."""
-    sources = rundir.read_sources()
-    if sources is None:
+    shipped = rundir.read_sources()
+    if shipped is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
-    modules = functions.unpack(sources, folder)
+    modules = unpack(shipped, folder)
     sys.path.insert(0, str(folder))
     own = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
     return {"py_modules": [*modules, *own.get("py_modules", runtime_env.get("py_modules", []))]}

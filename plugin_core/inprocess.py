@@ -7,8 +7,9 @@ from typing import Any
 from plugin_core.data import check_dataset
 from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
 from plugin_core.functions import check_reference
+from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir, spec_datasets, spec_functions
+from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
 
 

@@ -21,14 +21,12 @@ import secrets
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from plugin_core import functions
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
+from plugin_core.functions import unpickle_functions
+from plugin_core.record import changed_fields, make_record
 from plugin_core.results import AnyResult, parse_result
-from plugin_core.specs import KINDS, SCHEMA, DatasetConfig, StepSpec, parse_spec
+from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.storage import Location, default_storage_path
-
-#: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
-OPERATIONAL = ("limits", "run_config.failure_config", "run_config.storage_path", "run_config.name")
 
 
 @dataclass(frozen=True)
@@ -107,18 +105,7 @@ class RunDir:
         Raises SpecChangedError, naming the fields, where this run's directory stands for another spec; PayloadError
         where a function cannot be sent.
         """
-        by_value, references = spec_functions(spec)
-        payload = functions.pickle_functions(by_value) if by_value else b""
-        sources = functions.local_sources([*by_value.values(), *references.values()])
-        record = {
-            "schema": SCHEMA,
-            "kind": spec.kind,  # type: ignore[attr-defined]
-            "spec": spec.to_json(),
-            "code": functions.sources_digest(sources),
-            "python": platform.python_version(),
-            "payload": bool(payload),
-            "sources": bool(sources),
-        }
+        record, payload, sources = make_record(spec)
         kept = self._read_json("spec.json")
         if kept is not None:
             changed = changed_fields(kept, record)
@@ -132,7 +119,7 @@ class RunDir:
         if payload:
             self._write("payload.pkl", payload)
         if sources:
-            self._write("code.zip", functions.pack(sources))
+            self._write("code.zip", sources)
         self._write_json("spec.json", record)
 
     def read_record(self) -> dict[str, Any]:
@@ -163,7 +150,7 @@ class RunDir:
         data = self._read("payload.pkl")
         if data is None:
             raise StorageError(f"{self.uri}: .step/payload.pkl is missing")
-        return functions.unpickle_functions(data)
+        return unpickle_functions(data)
 
     def read_sources(self) -> bytes | None:
         return self._read("code.zip") if self.read_record()["sources"] else None
@@ -245,51 +232,5 @@ class RunDir:
         self._write(name, _dump(data))
 
 
-def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
-    """The spec's functions by field name: those by value, those by reference."""
-    by_value: dict[str, Any] = {}
-    references: dict[str, str] = {}
-
-    def note(field: str, value: Any) -> None:
-        if isinstance(value, str):
-            if not functions.is_by_value(value):
-                references[field] = value
-        elif callable(value):
-            by_value[field] = value
-
-    for field in ("train_loop_per_worker", "evaluate", "predictor"):
-        note(field, getattr(spec, field, None))
-    for field, dataset in spec_datasets(spec).items():
-        note(f"{field}.function", dataset.function)
-    return by_value, references
-
-
-def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
-    """The spec's datasets by field name."""
-    datasets = {f"datasets.{name}": config for name, config in getattr(spec, "datasets", {}).items()}
-    if getattr(spec, "dataset", None) is not None:
-        datasets["dataset"] = spec.dataset  # type: ignore[attr-defined]
-    return datasets
-
-
-def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
-    """The fields, dotted, in which two spec records differ in what they compute."""
-    ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
-    names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
-    changed = sorted(name for name in names if not any(name == op or name.startswith(op + ".") for op in OPERATIONAL))
-    if kept["code"] != record["code"]:
-        changed.append("the modules that travel with the step")
-    return changed
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {k: v for key, item in value.items() for k, v in _flat(item, f"{prefix}.{key}" if prefix else key).items()}
-    return {prefix: value}
-
-
 def _dump(data: dict[str, Any]) -> bytes:
     return json.dumps(data, indent=1).encode()
-
-
-__all__ = ["KINDS", "AttemptEnd", "Heartbeat", "Receipt", "RunDir", "run_name"]

@@ -7,7 +7,6 @@ variable of the cluster instead.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable
@@ -17,16 +16,14 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
-    ValidationError,
     model_validator,
 )
 
 from plugin_core.errors import SpecError
+from plugin_core.model import Model
 from plugin_core.results import CheckpointRef
 from plugin_core.storage import normalise
 
@@ -65,22 +62,6 @@ Function = Annotated[
 
 #: A local path (made absolute) or a URI.
 Place = Annotated[str, AfterValidator(normalise)]
-
-
-class Model(BaseModel):
-    """A frozen model that refuses unknown fields and says what is wrong as one SpecError."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
-
-    def __init__(self, **data: Any):
-        try:
-            super().__init__(**data)
-        except ValidationError as exc:
-            # pydantic reports a union once a branch: one sentence a field is enough
-            said = {_field(error): _sentences(error, type(self)) for error in reversed(exc.errors())}
-            refused = SpecError("; ".join(sentence for field in reversed(said) for sentence in said[field]))
-            refused.sentences = tuple(sentence for field in reversed(said) for sentence in said[field])
-            raise refused from None
 
 
 class ScalingConfig(Model):
@@ -295,37 +276,6 @@ def parse_spec(data: Any) -> StepSpec:
     if kind not in KINDS:
         raise SpecError(f"kind: given {kind!r}; accepted are {', '.join(KINDS)}")
     return KINDS[kind](**data)
-
-
-def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
-    """One of pydantic's errors in our form: the field, what was given, what is accepted."""
-    field, given, said = _field(error), error["input"], error["msg"].removeprefix("Value error, ")
-    match error["type"]:
-        case "extra_forbidden":
-            names = sorted(cls.model_fields if "." not in field else CheckpointRef.model_fields)
-            close = difflib.get_close_matches(field, names, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            return [f"{field}: unknown field, given {given!r}; accepted are {', '.join(names)}{hint}"]
-        case "missing":
-            return [f"{field}: missing; {cls.__name__} needs it"]
-        case "value_error":
-            inner = error["ctx"]["error"]
-            if isinstance(inner, SpecError) and inner.sentences:
-                return [f"{field}.{sentence}" for sentence in inner.sentences]
-            if said.startswith("given "):
-                return [f"{field}: {said}"]
-            return [f"{field}: given {given!r}; {said}" if field else said]
-        case _:
-            return [f"{field}: given {given!r}; accepted is: {said[0].lower()}{said[1:]}"]
-
-
-def _field(error: Any) -> str:
-    return ".".join(part for part in map(str, error["loc"]) if not _is_union_branch(part))
-
-
-def _is_union_branch(part: str) -> bool:
-    """Whether pydantic put this into an error's location to say which branch of a union it tried."""
-    return part in ("int", "str", "callable", "CheckpointRef") or part.startswith(("function-", "tuple[", "list[", "is-"))
 
 
 def load_spec(path: str | Path) -> StepSpec:

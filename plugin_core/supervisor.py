@@ -20,8 +20,9 @@ from plugin_core.errors import ClusterUnreachableError, StepError, from_outcome
 from plugin_core.functions import check_reference
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.journal import JournalReader
+from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.results import AnyResult
-from plugin_core.rundir import Receipt, RunDir, spec_datasets, spec_functions
+from plugin_core.rundir import Receipt, RunDir
 from plugin_core.specs import Limits, StepSpec
 
 T = TypeVar("T")

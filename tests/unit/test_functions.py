@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from plugin_core import functions
+from plugin_core import functions, sources
 from plugin_core.errors import PayloadError
 
 
@@ -40,7 +40,7 @@ LOOP = """
 
 def digest_of(tmp_path: Path, source: str) -> str:
     tmp_path.mkdir(exist_ok=True)
-    return functions.code_digest(module(tmp_path, source)["loop"])
+    return sources.code_digest(module(tmp_path, source)["loop"])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_digest_does_not_change_with_comments_place_and_other_functions(tmp_pa
 
 def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     digest = digest_of(tmp_path, LOOP)
-    code = "from plugin_core.functions import code_digest; import steps; print(code_digest(steps.loop))"
+    code = "from plugin_core.sources import code_digest; import steps; print(code_digest(steps.loop))"
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == digest
 
@@ -67,8 +67,8 @@ def test_a_digest_sees_captured_values() -> None:
     def make(n: int) -> Callable[[], int]:
         return lambda: n
 
-    assert functions.code_digest(make(1)) != functions.code_digest(make(2))
-    assert functions.code_digest(make(1)) == functions.code_digest(make(1))
+    assert sources.code_digest(make(1)) != sources.code_digest(make(2))
+    assert sources.code_digest(make(1)) == sources.code_digest(make(1))
 
 
 def test_a_function_that_cannot_be_pickled_names_the_captured_object() -> None:
@@ -104,7 +104,7 @@ def test_neighbouring_modules_travel_also_when_imported_inside_a_function(tmp_pa
     (tmp_path / "beside.py").write_text("import json\n")
     source = "import beside\ndef loop(config):\n    from utils.model import part\n    return part\n"
     loop = module(tmp_path, source, name="flow")["loop"]
-    assert set(functions.local_sources([loop])) == {"beside.py", "utils/__init__.py", "utils/model.py", "utils/parts.py"}
+    assert set(sources.local_sources([loop])) == {"beside.py", "utils/__init__.py", "utils/model.py", "utils/parts.py"}
 
 
 def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
@@ -113,9 +113,9 @@ def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
     (tmp_path / "mine.py").write_text("import other\ndef loop(): pass\n")
     (tmp_path / "other.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert set(functions.local_sources(["mine:loop"])) == {"mine.py", "other.py"}
-    assert functions.local_sources(["json:dumps"]) == {}
-    assert functions.local_sources(["ray.train:report"]) == {}
+    assert set(sources.local_sources(["mine:loop"])) == {"mine.py", "other.py"}
+    assert sources.local_sources(["json:dumps"]) == {}
+    assert sources.local_sources(["ray.train:report"]) == {}
 
 
 def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +143,8 @@ def test_a_module_that_is_only_on_a_remote_cluster_is_not_refused_here() -> None
 
 
 def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:
-    packed = functions.pack({"a.py": b"x = 1", "p/__init__.py": b"", "p/q.py": b""})
-    assert functions.unpack(packed, tmp_path) == [str(tmp_path / "a.py"), str(tmp_path / "p")]
+    packed = sources.pack({"a.py": b"x = 1", "p/__init__.py": b"", "p/q.py": b""})
+    assert sources.unpack(packed, tmp_path) == [str(tmp_path / "a.py"), str(tmp_path / "p")]
     assert (tmp_path / "p" / "q.py").exists()
 
 

@@ -1,0 +1,72 @@
+"""What `.step/spec.json` says of a step, and in which fields two of them differ."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from plugin_core import functions, sources
+from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
+
+#: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
+OPERATIONAL = ("limits", "run_config.failure_config", "run_config.storage_path", "run_config.name")
+
+
+def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
+    """The record, the pickled by-value functions and the packed modules (both may be empty)."""
+    by_value, references = spec_functions(spec)
+    payload = functions.pickle_functions(by_value) if by_value else b""
+    modules = sources.local_sources([*by_value.values(), *references.values()])
+    record = {
+        "schema": SCHEMA,
+        "kind": spec.kind,  # type: ignore[attr-defined]
+        "spec": spec.to_json(),
+        "code": sources.sources_digest(modules),
+        "python": platform.python_version(),
+        "payload": bool(payload),
+        "sources": bool(modules),
+    }
+    return record, payload, sources.pack(modules) if modules else b""
+
+
+def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
+    """The spec's functions by field name: those by value, those by reference."""
+    by_value: dict[str, Any] = {}
+    references: dict[str, str] = {}
+
+    def note(field: str, value: Any) -> None:
+        if isinstance(value, str):
+            if not functions.is_by_value(value):
+                references[field] = value
+        elif callable(value):
+            by_value[field] = value
+
+    for field in ("train_loop_per_worker", "evaluate", "predictor"):
+        note(field, getattr(spec, field, None))
+    for field, dataset in spec_datasets(spec).items():
+        note(f"{field}.function", dataset.function)
+    return by_value, references
+
+
+def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
+    """The spec's datasets by field name."""
+    datasets = {f"datasets.{name}": config for name, config in getattr(spec, "datasets", {}).items()}
+    if getattr(spec, "dataset", None) is not None:
+        datasets["dataset"] = spec.dataset  # type: ignore[attr-defined]
+    return datasets
+
+
+def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """The fields, dotted, in which two spec records differ in what they compute."""
+    ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
+    names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+    changed = sorted(name for name in names if not any(name == op or name.startswith(op + ".") for op in OPERATIONAL))
+    if kept["code"] != record["code"]:
+        changed.append("the modules that travel with the step")
+    return changed
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {k: v for key, item in value.items() for k, v in _flat(item, f"{prefix}.{key}" if prefix else key).items()}
+    return {prefix: value}
