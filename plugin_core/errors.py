@@ -31,6 +31,9 @@ class RayTrainWorkflowsError(Exception):
     def message(self) -> str:
         return str(self.args[0]) if self.args else type(self).__name__
 
+    def __str__(self) -> str:
+        return self.message
+
 
 class SpecError(RayTrainWorkflowsError, ValueError):
     """`sentences`: one for each wrong field, where several are wrong at once."""

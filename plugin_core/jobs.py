@@ -96,16 +96,19 @@ class JobsClient:
         }
         try:
             await self._request("POST", "/api/jobs/", json=body)
-        except _ApiError as exc:
+        except ApiError as exc:
             # Ray answers a duplicate submission id with HTTP 500 and only this text
-            if "already exists" not in exc.text and "already been used" not in exc.text:
-                raise
+            if "already exists" in exc.text or "already been used" in exc.text:
+                return
+            if exc.status < 500:
+                raise SpecError(f"runtime_env: the cluster refuses the job ({exc.text.strip()[-300:]})") from exc
+            raise
 
     async def job(self, submission_id: str) -> JobInfo | None:
         """The job, or None where the cluster definitely has none of that id."""
         try:
             data = await self._request("GET", f"/api/jobs/{submission_id}")
-        except _ApiError as exc:
+        except ApiError as exc:
             if exc.status == 404:
                 return None
             raise
@@ -118,7 +121,7 @@ class JobsClient:
         """Ask a job to stop; a job that is over or unknown is fine."""
         try:
             await self._request("POST", f"/api/jobs/{submission_id}/stop")
-        except _ApiError as exc:
+        except ApiError as exc:
             if exc.status != 404:
                 raise
 
@@ -126,7 +129,7 @@ class JobsClient:
         """The job's whole log so far, without colour codes."""
         try:
             answer = await self._request("GET", f"/api/jobs/{submission_id}/logs")
-        except _ApiError as exc:
+        except ApiError as exc:
             if exc.status in (400, 404):
                 return ""
             raise
@@ -144,7 +147,7 @@ class JobsClient:
                         + "; accepted is the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
                     )
                 if response.status >= 400:
-                    raise _ApiError(response.status, (await response.text())[:2000], url)
+                    raise ApiError(response.status, (await response.text())[:2000], url)
                 if "json" not in response.content_type:
                     return await response.text()
                 return await response.json()
@@ -172,7 +175,7 @@ class JobsClient:
         return runtime_env
 
 
-class _ApiError(ClusterUnreachableError):
+class ApiError(ClusterUnreachableError):
     """An HTTP error of the API. A 5xx says nothing about the job, so it counts as unreachable."""
 
     def __init__(self, status: int, text: str, url: str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 from typing import Any
 
@@ -60,10 +62,20 @@ def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
     """The fields, dotted, in which two spec records differ in what they compute."""
     ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
-    changed = sorted(name for name in names if not any(name == op or name.startswith(op + ".") for op in OPERATIONAL))
+    changed = sorted(name for name in names if not _is_operational(name))
     if kept["code"] != record["code"]:
         changed.append("the modules that travel with the step")
     return changed
+
+
+def fingerprint(record: dict[str, Any]) -> str:
+    """What a step computes, as a short hash: equal for records between which `changed_fields` finds no difference."""
+    fields = {name: value for name, value in _flat(record["spec"]).items() if not _is_operational(name)}
+    return hashlib.sha256(json.dumps([fields, record["code"]], sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _is_operational(field: str) -> bool:
+    return any(field == name or field.startswith(name + ".") for name in OPERATIONAL)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

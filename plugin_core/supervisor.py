@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
 from plugin_core.decide import Action, Do, Job, Observed, decide
-from plugin_core.errors import ClusterUnreachableError, StepError, from_outcome
+from plugin_core.errors import ClusterUnreachableError, InfrastructureError, StepError, from_outcome
 from plugin_core.functions import check_reference
-from plugin_core.jobs import JobInfo, JobsClient
+from plugin_core.jobs import ApiError, JobInfo, JobsClient
 from plugin_core.journal import JournalReader
 from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.results import AnyResult
@@ -28,6 +28,8 @@ from plugin_core.specs import Limits, StepSpec
 T = TypeVar("T")
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 5.0
+#: An API that answers a submit with an error so many times in a row is not waited for any longer.
+SUBMIT_ERRORS = 10
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Supervisor:
         self._pending_since: float | None = None
         self._started = time.monotonic()
         self._said = ""
+        self._submit_errors = 0
 
     async def run(self) -> AnyResult:
         """Until the run has a result. Raises StepError, SpecError or ClusterUnreachableError."""
@@ -141,8 +144,8 @@ class Supervisor:
         receipts = await asyncio.to_thread(self.rundir.receipts)
         self.since_attempt = receipts[-1] if receipts else 0
         if await asyncio.to_thread(self.rundir.wanted) != "run":
-            await asyncio.to_thread(self.rundir.want, "run")
-        if receipts and await asyncio.to_thread(self.rundir.end, receipts[-1]) is None:
+            await asyncio.to_thread(self.rundir.want, "run")  # an attempt that was told to stop is never ours
+        elif receipts and await asyncio.to_thread(self.rundir.end, receipts[-1]) is None:
             self.since_attempt -= 1  # it may be alive: then it is ours from now on
 
     async def _observe(self) -> tuple[Observed, Receipt | None, JobInfo | None]:
@@ -263,6 +266,11 @@ class Supervisor:
         except ClusterUnreachableError as exc:
             # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs
             self._tell(Event("state", f"the submit of {receipt.submission_id} was not answered: {exc.message}"))
+            self._submit_errors += isinstance(exc, ApiError)
+            if self._submit_errors >= SUBMIT_ERRORS:
+                raise InfrastructureError(f"the cluster answers, but takes no job: {exc.message}") from exc
+        else:
+            self._submit_errors = 0
 
     async def _stop_job(self, receipt: Receipt) -> None:
         try:

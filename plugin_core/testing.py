@@ -110,7 +110,7 @@ class FakeCluster:
 
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()
-        submission_id, (_, uri, attempt, _) = body["submission_id"], shlex.split(body["entrypoint"])
+        submission_id, (uri, attempt, _) = body["submission_id"], shlex.split(body["entrypoint"])[-3:]
         self.submits += 1
         if submission_id in self.jobs:
             return web.Response(status=500, text=f"Job with submission_id {submission_id} already exists.")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from plugin_core import EvaluateSpec, LocalCluster, RayCluster, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.errors import (
@@ -130,6 +131,20 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
         result = run_sync(Supervisor(rundir, cluster, listener=listen).run())
     assert result.run.attempt == 1
     assert cluster.submits == 1
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, SpecError), (500, InfrastructureError)])
+def test_a_cluster_that_takes_no_job_is_not_asked_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+) -> None:
+    monkeypatch.setattr("plugin_core.supervisor.POLL_FIRST_S", 0.01)
+
+    async def refuse(self: FakeCluster, request: web.Request) -> web.Response:
+        return web.Response(status=status, text="runtime_env is not well-formed")
+
+    monkeypatch.setattr(FakeCluster, "_submit", refuse)
+    with FakeCluster() as cluster, pytest.raises(error, match="runtime_env is not well-formed"):
+        run(spec_at(tmp_path), cluster)
 
 
 def test_cancel_stops_the_job_is_idempotent_and_the_run_says_so(tmp_path: Path) -> None:
