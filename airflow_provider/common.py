@@ -1,0 +1,62 @@
+"""What the operators and the trigger share: logging, errors as data, the task's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.supervisor import Event, Listener
+
+#: States after which nobody waits for the run any more. In every other one (deferred, queued, running, restarting, or none
+#: yet, just after a clear) the task goes on with it.
+_OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", "gone"})
+#: A traceback travels through Airflow's database with the trigger's event.
+DETAILS_CHARS = 16_000
+
+
+def teller(log: Any, *kinds: str) -> Listener:
+    """A listener that writes a run's events into the task's log: all of them, or those of the given kinds."""
+
+    def tell(event: Event) -> None:
+        if kinds and event.kind not in kinds:
+            return
+        for line in event.text.splitlines():
+            log.info("%s", f"| {line}" if event.kind == "log" else line)
+
+    return tell
+
+
+def metadata(ti: Any) -> dict[str, str]:
+    """Which task a Ray job belongs to, shown by `ray job list`."""
+    if ti is None:
+        return {}
+    ids = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
+    return {"orchestrator": "airflow", **{f"airflow_{name}": str(value) for name, value in ids.items()}}
+
+
+def error_payload(exc: RayTrainWorkflowsError) -> dict[str, Any]:
+    """An error as the trigger's event carries it."""
+    return {
+        "status": "error",
+        "error": type(exc).__name__,
+        "outcome": exc.outcome,
+        "message": exc.message,
+        "details": getattr(exc, "details", "")[-DETAILS_CHARS:],
+        "retryable": exc.retryable,
+    }
+
+
+def task_state(ti: Any) -> str | None:
+    """The task's state as the database has it now; "gone" when there is no such task any more. Blocks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    mapped = ti.map_index is not None and ti.map_index >= 0
+    states = RuntimeTaskInstance.get_task_states(
+        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
+    ).get(ti.run_id, {})
+    # Airflow writes a mapped task's key like this
+    return states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
+
+
+def over(state: str | None) -> bool:
+    return state in _OVER

@@ -1,0 +1,65 @@
+"""What Airflow learns about this provider without importing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "Ray Train"
+
+
+def get_provider_info() -> dict[str, Any]:
+    return {
+        "package-name": "ray-train-workflows",
+        "name": NAME,
+        "description": "Distributed training on Ray as a task: train, evaluate, batch inference.",
+        "integrations": [{"integration-name": NAME, "external-doc-url": "https://docs.ray.io", "tags": ["software"]}],
+        "operators": [{"integration-name": NAME, "python-modules": ["airflow_provider.operators"]}],
+        "hooks": [{"integration-name": NAME, "python-modules": ["airflow_provider.hooks"]}],
+        "triggers": [{"integration-name": NAME, "python-modules": ["airflow_provider.triggers"]}],
+        "extra-links": ["airflow_provider.links.RayJobLink"],
+        "connection-types": [
+            {
+                "connection-type": "rayjobs",
+                "hook-class-name": "airflow_provider.hooks.RayJobsHook",
+                "hook-name": "Ray cluster (Jobs API)",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["login", "extra"],
+                    "relabeling": {"password": "Token", "schema": "Scheme"},
+                    "placeholders": {
+                        "host": "ray-head.example.org, or a whole URL: http://ray-head.example.org:8265",
+                        "port": "8265",
+                        "schema": "http",
+                        "password": "the cluster's Ray auth token",
+                    },
+                },
+                "conn-fields": {
+                    "storage_path": {
+                        "label": "Storage path",
+                        "description": "Where runs are kept when a task says nothing: s3://bucket/prefix, or a folder"
+                        " that Airflow and the cluster share",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "namespace": {
+                        "label": "Namespace",
+                        "description": "Begins the names of runs, where several Airflow deployments share a storage path",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "verify": {
+                        "label": "TLS verification",
+                        "description": "true, false, or the path of a CA file",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "headers": {
+                        "label": "HTTP headers",
+                        "description": "A JSON object, sent with every request",
+                        "schema": {"type": ["string", "null"], "format": "json"},
+                    },
+                    "autoscaling": {
+                        "label": "Autoscaling",
+                        "description": "Nodes may come later: a step that does not fit now waits instead of being refused",
+                        "schema": {"type": ["boolean", "null"], "default": False},
+                    },
+                },
+            }
+        ],
+    }

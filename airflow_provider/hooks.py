@@ -1,0 +1,125 @@
+"""From an Airflow connection to the core's cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+
+from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.errors import RayTrainWorkflowsError, SpecError
+from plugin_core.supervisor import run_sync
+
+DEFAULT_CONN_ID = "ray_default"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a connection says: the cluster, and the defaults of the runs on it."""
+
+    cluster: Cluster
+    storage_path: str | None = None
+    namespace: str = ""
+
+
+class RayJobsHook(BaseHook):
+    """The cluster behind a connection of type `rayjobs`.
+
+    * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
+      Extra: `verify`, `headers`, `autoscaling`, and the defaults `storage_path` and `namespace`.
+    * `ray_conn_id=None`: the embedded local cluster.
+    * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
+      user, so this is for an Airflow whose workers and triggerer share one machine.
+    * Any other id has to exist.
+    """
+
+    conn_name_attr = "ray_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "rayjobs"
+    hook_name = "Ray cluster (Jobs API)"
+
+    def __init__(self, ray_conn_id: str | None = DEFAULT_CONN_ID, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.ray_conn_id = ray_conn_id
+
+    def get_cluster(self) -> Cluster:
+        return self.get_place().cluster
+
+    def get_place(self) -> Place:
+        if self.ray_conn_id is None:
+            return Place(LocalCluster())
+        try:
+            return _place(self.get_connection(self.ray_conn_id))
+        except AirflowNotFoundException:
+            return _without_connection(self.ray_conn_id)
+
+    async def aget_cluster(self) -> Cluster:
+        """`get_cluster` for a trigger: nothing in it blocks the event loop."""
+        if self.ray_conn_id is None:
+            return LocalCluster()
+        try:
+            return _place(await self.aget_connection(self.ray_conn_id)).cluster
+        except AirflowNotFoundException:
+            return _without_connection(self.ray_conn_id).cluster
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the connection form's test button."""
+        try:
+            return True, run_sync(_describe(self.get_cluster()))
+        except RayTrainWorkflowsError as exc:
+            return False, exc.message
+
+
+def _without_connection(conn_id: str) -> Place:
+    if conn_id == DEFAULT_CONN_ID:
+        return Place(LocalCluster())
+    raise SpecError(
+        f"ray_conn_id: given {conn_id!r}, and there is no such connection; accepted is the id of a connection of type"
+        f" {RayJobsHook.conn_type}, or None for the embedded local cluster"
+    )
+
+
+def _place(connection: Any) -> Place:
+    extra = connection.extra_dejson
+    host = connection.host or ""
+    if not host:
+        raise SpecError(f"ray_conn_id: given {connection.conn_id!r}, whose host is empty; accepted is a host name or a URL")
+    address = host if "://" in host else f"{connection.schema or 'http'}://{host}:{connection.port or 8265}"
+    cluster = RayCluster(
+        address,
+        token=connection.password or None,
+        headers=_headers(extra.get("headers")),
+        verify=_verify(extra.get("verify")),
+        autoscaling=bool(extra.get("autoscaling")),
+    )
+    return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "")
+
+
+def _headers(value: Any) -> dict[str, str]:
+    """The form gives JSON as text, a connection written as JSON gives the object itself."""
+    try:
+        headers = json.loads(value) if isinstance(value, str) and value else value or {}
+    except ValueError:
+        headers = None
+    if not isinstance(headers, dict):
+        raise SpecError("headers: the connection's extra holds no JSON object; accepted is one, of strings")
+    return headers
+
+
+def _verify(value: Any) -> bool | str:
+    if value is None or value == "":
+        return True
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "false": False}
+    return words.get(str(value).lower(), str(value))
+
+
+async def _describe(cluster: Cluster) -> str:
+    async with await cluster.connect() as client:
+        version = (await client.version())["ray_version"]
+        nodes = await client.nodes()
+    total = {name: sum(node.get("resources_total", {}).get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
+    return f"Ray {version}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"

@@ -1,0 +1,244 @@
+"""A real headless Airflow for tests and demos: `airflow standalone` in a home of its own, driven over REST."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+OVER = frozenset({"success", "failed"})
+
+
+class AirflowServer:
+    """Scheduler, triggerer, DAG processor and API server on free ports, with SQLite; a context manager.
+
+    `home` gets Airflow's own files, `dags` is the folder of DAG files, `environment` is added to that of every process
+    (also of the Ray jobs on the embedded head, when a task is what starts it).
+    """
+
+    START_TIMEOUT_S = 240.0
+
+    def __init__(self, home: Path, dags: Path, environment: dict[str, str] | None = None):
+        self.home = home
+        self.log = home / "standalone.log"
+        self._port = _free_port()
+        settings = {
+            "CORE__DAGS_FOLDER": str(dags),
+            "CORE__LOAD_EXAMPLES": "False",
+            "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "CORE__PARALLELISM": "4",
+            "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self._port}/execution/",
+            "API__HOST": "127.0.0.1",
+            "API__PORT": str(self._port),
+            "API__WORKERS": "1",
+            "API__SECRET_KEY": secrets.token_hex(),
+            "API_AUTH__JWT_SECRET": secrets.token_hex(32),
+            "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
+            "LOGGING__WORKER_LOG_SERVER_HOST": "127.0.0.1",
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+            "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        }
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}
+        self._environment = {
+            **kept,
+            **{f"AIRFLOW__{key}": value for key, value in settings.items()},
+            "AIRFLOW_HOME": str(home),
+            # standalone starts its parts as `airflow …`
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "NO_PROXY": "127.0.0.1,localhost",
+            **(environment or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._token = ""
+
+    def __enter__(self) -> Self:
+        self.home.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "standalone"],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=self._environment,
+                cwd=self.home,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_healthy()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End every process of Airflow's session and wait until they are gone."""
+        if self._process is None:
+            return
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            left = self.processes()
+            for process in left:
+                _signal(process, sent)
+            psutil.wait_procs(left, timeout=20)
+            self._process.poll()
+            if not self.processes():
+                return
+        raise RuntimeError(f"processes of Airflow are left: {self.processes()}")
+
+    def processes(self) -> list[psutil.Process]:
+        """What lives of Airflow's session, also where its parent is gone."""
+        session = self._process.pid if self._process else None
+        return [process for process in psutil.process_iter() if _session(process.pid) == session and _lives(process)]
+
+    # ---- REST
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        """A call of the REST API under `/api/v2`; raises urllib's HTTPError."""
+        return self._call(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+
+    def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 120) -> str:
+        """Start a DAG run, as soon as the DAG is known; returns its id."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                self.request("GET", f"/dags/{dag_id}")
+                break
+            except urllib.error.HTTPError as exc:
+                errors = self.request("GET", "/importErrors")["import_errors"]
+                if exc.code != 404 or errors or time.monotonic() > deadline:
+                    said = "\n".join(error["stack_trace"] for error in errors)
+                    raise RuntimeError(f"there is no DAG {dag_id!r}: {said or exc}") from exc
+                time.sleep(0.5)
+        run = self.request("POST", f"/dags/{dag_id}/dagRuns", {"conf": conf or {}, "logical_date": None})
+        return str(run["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        instance: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
+        return instance
+
+    def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
+        instances = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        return {instance["task_id"]: instance["state"] for instance in instances}
+
+    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: set[str], timeout_s: float = 180) -> str:
+        """Until the task is in one of `states`; its state, also when the run ended otherwise."""
+        return str(
+            _wait(
+                f"task {task_id} of {dag_id} to be {' or '.join(sorted(states))}",
+                timeout_s,
+                lambda: (
+                    state
+                    if (state := self.task(dag_id, run_id, task_id)["state"]) in states | {"failed", "upstream_failed"}
+                    else None
+                ),
+            )
+        )
+
+    def wait(self, dag_id: str, run_id: str, timeout_s: float = 240) -> str:
+        """Until the DAG run is over; its state."""
+        return str(
+            _wait(
+                f"run {run_id} of {dag_id} to end",
+                timeout_s,
+                lambda: state if (state := self.run_state(dag_id, run_id)) in OVER else None,
+            )
+        )
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}?stringify=false"
+        return self.request("GET", path)["value"]
+
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """What the buttons "mark as failed" and "mark as success" do."""
+        self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state})
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
+        self.request("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        answer = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}")
+        return json.dumps(answer["content"], ensure_ascii=False)
+
+    def _call(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**headers, "Content-Type": "application/json", "Accept": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}", data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return json.loads(response.read() or b"null")
+
+    def _wait_until_healthy(self) -> None:
+        def healthy() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"Airflow did not start; {self.log} ends with:\n{self._tail()}")
+            try:
+                health = self._call("GET", "/api/v2/monitor/health", None, {})
+                parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+                if any((health.get(part) or {}).get("status") != "healthy" for part in parts):
+                    return False
+                self._token = self._call("GET", "/auth/token", None, {})["access_token"]
+            except OSError:
+                return False
+            return True
+
+        try:
+            _wait("Airflow to be healthy", self.START_TIMEOUT_S, healthy)
+        except TimeoutError as exc:
+            raise TimeoutError(f"{exc}; {self.log} ends with:\n{self._tail()}") from None
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+
+def _wait(what: str, timeout_s: float, look: Any) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.5)
+    raise TimeoutError(f"waited {timeout_s:.0f} s for {what}")
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass

@@ -1,0 +1,72 @@
+"""The trigger that follows a step's run while its task is deferred."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider.common import error_payload, metadata, over, task_state, teller
+from airflow_provider.hooks import RayJobsHook
+from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.rundir import RunDir
+from plugin_core.supervisor import Supervisor, acancel
+
+#: Cancellations under way: a task that nobody refers to may be collected before its end.
+_CANCELLING: set[asyncio.Task[None]] = set()
+
+
+class RayStepTrigger(BaseTrigger):
+    """Brings the run at `run_uri` to its end and fires one event with its result or its error.
+
+    `since_attempt`: attempts up to this one belong to earlier tries of the task. Only names are kept in Airflow's
+    database; the cluster's token is looked up where the trigger runs.
+    """
+
+    def __init__(self, run_uri: str, ray_conn_id: str | None, since_attempt: int):
+        super().__init__()
+        self.run_uri = run_uri
+        self.ray_conn_id = ray_conn_id
+        self.since_attempt = since_attempt
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"run_uri": self.run_uri, "ray_conn_id": self.ray_conn_id, "since_attempt": self.since_attempt},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            supervisor = Supervisor(
+                RunDir.at(self.run_uri),
+                await RayJobsHook(self.ray_conn_id).aget_cluster(),
+                since_attempt=self.since_attempt,
+                listener=teller(self.log),
+                metadata=metadata(self.task_instance),
+            )
+            result = await supervisor.run()
+        except RayTrainWorkflowsError as exc:
+            yield TriggerEvent(error_payload(exc))
+        else:
+            yield TriggerEvent({"status": "success", "result": result.reference().to_json()})
+
+    async def on_kill(self) -> None:
+        """Cancel the run, unless its task lives on; a task of its own, since Airflow cancels this one again each second."""
+        cancelling = asyncio.create_task(self._cancel_unless_alive())
+        _CANCELLING.add(cancelling)
+        cancelling.add_done_callback(_CANCELLING.discard)
+        await asyncio.shield(cancelling)
+
+    async def _cancel_unless_alive(self) -> None:
+        # Airflow also calls when it hands the trigger to another triggerer (the task is still deferred), and late after a
+        # clear (the task is about to run again, and goes on with the same job)
+        state = await sync_to_async(task_state)(self.task_instance)
+        if not over(state):
+            self.log.info("The task is %s: its Ray job goes on", state)
+            return
+        self.log.info("The task is %s: cancelling %s", state, self.run_uri)
+        cluster = await RayJobsHook(self.ray_conn_id).aget_cluster()
+        self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster))

@@ -1,0 +1,158 @@
+"""scikit-learn's handwritten digits, step by step: the data, the train loop, the evaluation and the predictor.
+
+The flow (`digits.py`), the DAG (`example_dags/digits.py`) and the command line (`digits.yaml`) all use these functions as
+they are. Heavy libraries are imported inside them: an engine reads this file often and never needs torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TEST_FRACTION = 0.2
+SEED = 7
+
+
+def make_data(folder: str) -> dict[str, str]:
+    """Write `train.parquet` and `test.parquet` under `folder`, a local path or an s3:// URI; returns where they are.
+
+    The same every time, and a file that is there stays as it is, so a retry costs nothing.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from plugin_core.storage import Location
+
+    written = {}
+    for name in ("train", "test"):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table(name), sink)
+        file = Location.of(folder).child(f"{name}.parquet")
+        file.create(sink.getvalue().to_pybytes())
+        written[name] = file.uri
+    return written
+
+
+def table(part: str) -> Any:
+    """The digits of "train" or "test" as an arrow table: `image`, 64 float32 from 0 to 1 (8 × 8 pixels), and `label`."""
+    import numpy as np
+    import pyarrow as pa
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    images, labels = load_digits(return_X_y=True)
+    train, test = train_test_split(np.arange(len(labels)), test_size=TEST_FRACTION, random_state=SEED, stratify=labels)
+    rows = {"train": train, "test": test}[part]
+    pixels = pa.array((images[rows] / 16.0).astype(np.float32).reshape(-1))
+    image = pa.FixedSizeListArray.from_arrays(pixels, images.shape[1])
+    return pa.table({"image": image, "label": pa.array(labels[rows].astype(np.int64))})
+
+
+def dataset(part: str) -> Any:
+    """The same as a Ray Dataset, without a file: what `digits.yaml` names."""
+    import ray.data
+
+    return ray.data.from_arrow(table(part))
+
+
+def build_model() -> Any:
+    """A small convolutional network: 64 pixels in, 10 scores out."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 4 * 4, 10),
+    )
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    """One worker of the training: resumes where the run's last checkpoint stands, reports once an epoch.
+
+    `config`: `epochs`, `lr`, `batch_size` (per worker).
+    """
+    import tempfile
+    from pathlib import Path
+
+    import ray.train
+    import torch
+    from ray.train.torch import get_device, prepare_model
+
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    device = get_device()
+    network = build_model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=config["lr"])
+    first_epoch = 0
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder, "state.pt"), map_location="cpu")
+        network.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first_epoch = state["epoch"] + 1
+    model = prepare_model(network)
+    # the digits fit into memory: read them once, not once an epoch
+    data = ray.train.get_dataset_shard("train").materialize()
+
+    for epoch in range(first_epoch, config["epochs"]):
+        losses = []
+        batches = data.iter_torch_batches(
+            batch_size=config["batch_size"], device=device, local_shuffle_buffer_size=500, local_shuffle_seed=epoch
+        )
+        for batch in batches:
+            loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        metrics = {"epoch": epoch, "loss": sum(losses) / len(losses)}
+        if ray.train.get_context().get_world_rank() != 0:
+            ray.train.report(metrics)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            torch.save(state, Path(folder, "state.pt"))
+            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def load_model(checkpoint: Any) -> Any:
+    """The trained network out of a `ray.train.Checkpoint`, on the CPU and ready to predict."""
+    from pathlib import Path
+
+    import torch
+
+    torch.set_num_threads(1)
+    network = build_model()
+    with checkpoint.as_directory() as folder:
+        network.load_state_dict(torch.load(Path(folder, "state.pt"), map_location="cpu")["model"])
+    return network.eval()
+
+
+def evaluate(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str, float]:
+    """Accuracy on `dataset`."""
+    predict = Predictor(checkpoint)
+    rows = correct = 0
+    for batch in dataset.iter_batches(batch_size=config.get("batch_size", 512), batch_format="numpy"):
+        rows += len(batch["label"])
+        correct += int((predict(batch)["prediction"] == batch["label"]).sum())
+    return {"accuracy": correct / rows, "rows": rows}
+
+
+class Predictor:
+    """Adds the column `prediction` to a batch; built once an actor, so the model is loaded once."""
+
+    def __init__(self, checkpoint: Any):
+        self._model = load_model(checkpoint)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        import numpy as np
+        import torch
+
+        with torch.inference_mode():
+            scores = self._model(torch.as_tensor(np.stack(batch["image"])))
+        return {**batch, "prediction": scores.argmax(dim=1).numpy()}

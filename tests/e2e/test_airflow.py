@@ -1,0 +1,99 @@
+"""The operators in a real Airflow: scheduler, triggerer and API server; everything is asked over REST."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.testing import AirflowServer
+from plugin_core import LocalCluster
+from plugin_core.jobs import JobInfo
+from plugin_core.rundir import RunDir, run_name
+from tests.e2e.airflow_server import airflow as airflow
+from tests.e2e.airflow_server import folder as folder
+
+pytestmark = pytest.mark.timeout(420)
+
+
+def jobs_of(rundir: RunDir) -> list[JobInfo]:
+    async def ask() -> list[JobInfo]:
+        async with await LocalCluster().connect() as client:
+            return [job for job in await client.jobs() if (job.metadata or {}).get("run") == rundir.uri]
+
+    return asyncio.run(ask())
+
+
+def rundir_of(folder: Path, dag_id: str, run_id: str) -> RunDir:
+    return RunDir.at(str(folder / "runs" / run_name(dag_id, run_id, "train")))
+
+
+def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: AirflowServer, folder: Path) -> None:
+    run_id = airflow.trigger("chain")
+    assert airflow.wait_for_task("chain", run_id, "train", {"deferred"}) == "deferred"
+    rundir = rundir_of(folder, "chain", run_id)
+    receipt = rundir.receipt(1)
+    assert receipt is not None
+    assert receipt.submission_id in airflow.xcom("chain", run_id, "train", "_link_RayJobLink")
+
+    assert airflow.wait("chain", run_id) == "success", airflow.task_log("chain", run_id, "train")
+
+    train = airflow.xcom("chain", run_id, "train")
+    assert len(json.dumps(train)) <= 2048
+    assert train["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 1}
+    assert train["metrics"] == {"epoch": 3, "started_at": 0, "workers": 2, "nan": None}
+    assert Path(train["checkpoint"]["uri"], "state.json").exists()
+
+    evaluation = airflow.xcom("chain", run_id, "evaluate")
+    assert (evaluation["metrics"], evaluation["passed"]) == ({"score": 3.0, "rows": 20}, True)
+    assert evaluation["checkpoint"] == train["checkpoint"]
+
+    predicted = airflow.xcom("chain", run_id, "batch_infer")
+    assert predicted["rows"] == 20
+    assert list(Path(predicted["output"]).glob("*.parquet"))
+
+    jobs = jobs_of(rundir)
+    assert [job.status for job in jobs] == ["SUCCEEDED"]
+    assert (jobs[0].metadata or {})["airflow_dag_id"] == "chain"
+    assert "epoch=3" in airflow.task_log("chain", run_id, "train")
+
+
+def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(airflow: AirflowServer) -> None:
+    run_id = airflow.trigger("broken")
+    assert airflow.wait("broken", run_id) == "failed"
+    task = airflow.task("broken", run_id, "train")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    log = airflow.task_log("broken", run_id, "train")
+    assert "UserCodeError" in log
+    assert "ValueError: the data of epoch 1 is bad" in log
+
+
+def test_marked_failed_stops_the_ray_job_and_a_clear_resumes_the_run(airflow: AirflowServer, folder: Path) -> None:
+    run_id = airflow.trigger("waiting")
+    rundir = rundir_of(folder, "waiting", run_id)
+    assert airflow.wait_for_task("waiting", run_id, "train", {"deferred"}) == "deferred"
+    while len(list(Path(rundir.uri).glob("checkpoint_*"))) < 2:
+        time.sleep(0.5)
+
+    airflow.set_task_state("waiting", run_id, "train", "failed")
+    while not all(job.terminal for job in jobs_of(rundir)):
+        time.sleep(0.5)
+    assert airflow.wait("waiting", run_id) == "failed"
+    assert rundir.receipts() == [1]
+
+    (folder / "go").touch()
+    airflow.clear("waiting", run_id, "train")
+    while airflow.run_state("waiting", run_id) == "failed":
+        time.sleep(0.2)
+    assert airflow.wait("waiting", run_id) == "success", airflow.task_log("waiting", run_id, "train", 2)
+    result = airflow.xcom("waiting", run_id, "train")
+    assert result["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 2}
+    assert result["metrics"]["started_at"] >= 1
+
+    airflow.clear("waiting", run_id, "train")
+    while airflow.task("waiting", run_id, "train")["try_number"] < 3:
+        time.sleep(0.2)
+    assert airflow.wait("waiting", run_id) == "success"
+    assert airflow.xcom("waiting", run_id, "train") == result
+    assert rundir.receipts() == [1, 2]

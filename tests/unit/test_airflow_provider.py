@@ -1,0 +1,333 @@
+"""The Airflow provider without a database: provider info, operators, hook and trigger."""
+
+import asyncio
+import inspect
+import json
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("airflow")
+
+import jsonschema
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
+
+from airflow_provider import triggers
+from airflow_provider.common import over
+from airflow_provider.get_provider_info import get_provider_info
+from airflow_provider.hooks import RayJobsHook
+from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperator, RayStepOperator, RayTrainOperator
+from airflow_provider.triggers import RayStepTrigger
+from plugin_core import CheckpointRef, LocalCluster, RayCluster, TrainSpec
+from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
+from plugin_core.rundir import RunDir
+from plugin_core.testing import FakeCluster
+
+TOKEN = "a-very-secret-token"
+
+
+def loop(config: dict[str, Any]) -> None:
+    raise NotImplementedError
+
+
+class Predictor:
+    """With an attribute that Airflow takes for one of its own lazy values."""
+
+    def resolve(self) -> None:
+        raise NotImplementedError
+
+
+def task_instance(**changed: Any) -> Any:
+    ids = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1, "try_number": 1}
+    return SimpleNamespace(**{**ids, **changed}, xcom_push=lambda key, value: None)
+
+
+def train_operator(**kwargs: Any) -> RayTrainOperator:
+    return RayTrainOperator(**{"task_id": "train", "framework": "python", "train_loop_per_worker": loop, **kwargs})
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCluster]:
+    """A fake cluster behind the connection `fake`, which also says where runs are kept."""
+    with FakeCluster(token=TOKEN, metrics={"loss": 0.5}) as cluster:
+        connection = {"conn_type": "rayjobs", "host": cluster.address, "password": TOKEN}
+        monkeypatch.setenv("AIRFLOW_CONN_FAKE", json.dumps({**connection, "extra": {"storage_path": str(tmp_path)}}))
+        yield cluster
+
+
+# ---- provider info
+
+
+def test_the_provider_info_is_valid_for_airflows_runtime_and_in_its_stricter_source_form() -> None:
+    info = get_provider_info()
+    for file in ("provider_info.schema.json", "provider.yaml.schema.json"):
+        schema = json.loads(resources.files("airflow").joinpath(file).read_text())
+        source_only = {"state": "ready", "source-date-epoch": 0, "versions": ["0.1.0"]}
+        jsonschema.validate({**info, **source_only} if "yaml" in file else info, schema)
+
+
+def test_the_provider_info_names_what_exists() -> None:
+    connection = get_provider_info()["connection-types"][0]
+    assert connection["hook-class-name"] == f"{RayJobsHook.__module__}.{RayJobsHook.__name__}"
+    assert (connection["connection-type"], connection["hook-name"]) == (RayJobsHook.conn_type, RayJobsHook.hook_name)
+
+
+# ---- operators
+
+
+@pytest.mark.parametrize("operator", [RayTrainOperator, RayEvaluateOperator, RayBatchInferOperator])
+def test_an_operator_takes_the_fields_of_its_spec(operator: type[RayStepOperator]) -> None:
+    taken = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
+    assert {"params" if name == "xgboost_params" else name for name in taken} == set(operator.spec_class.model_fields) - {
+        "kind"
+    }
+
+
+def test_a_spec_together_with_fields_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"spec: given together with framework, train_loop_per_worker; accepted is one"):
+        train_operator(spec={"framework": "torch"})
+
+
+def test_a_wrong_field_is_refused_before_anything_is_submitted_and_not_retried(fake: FakeCluster) -> None:
+    operator = train_operator(ray_conn_id="fake", scaling_config={"num_workers": 0})
+    with pytest.raises(AirflowFailException, match=r"SpecError: scaling_config.*num_workers: given 0"):
+        operator.execute({"ti": task_instance()})
+    assert fake.jobs == {}
+
+
+def test_a_spec_of_another_kind_is_refused(fake: FakeCluster) -> None:
+    operator = RayEvaluateOperator(task_id="evaluate", spec=TrainSpec(train_loop_per_worker=loop), ray_conn_id="fake")
+    with pytest.raises(AirflowFailException, match="kind: given 'train'; RayEvaluateOperator accepts EvaluateSpec"):
+        operator.execute({"ti": task_instance()})
+
+
+def test_the_runs_name_is_that_of_the_task_instance_and_never_of_the_try(fake: FakeCluster) -> None:
+    operator, place = train_operator(), RayJobsHook("fake").get_place()
+
+    def name(**changed: Any) -> str | None:
+        return operator.build_spec(task_instance(**changed), place).run_config.name
+
+    assert name() == "d--r--train" == name(try_number=2)
+    assert name(map_index=3) == "d--r--train--3"
+    assert name(run_id="manual__2026-01-01T00:00:00+00:00") != name(run_id="manual__2026-01-01T00_00_00_00_00")
+
+
+def test_a_name_that_the_user_gave_wins(fake: FakeCluster) -> None:
+    place = RayJobsHook("fake").get_place()
+    named = train_operator(run_config={"name": "mine"})
+    assert named.build_spec(task_instance(), place).run_config.name == "mine"
+    named.run_name = "operators"
+    assert named.build_spec(task_instance(), place).run_config.name == "operators"
+
+
+def test_the_storage_path_is_the_specs_then_the_operators_then_the_connections(fake: FakeCluster, tmp_path: Path) -> None:
+    place = RayJobsHook("fake").get_place()
+
+    def storage(**kwargs: Any) -> str | None:
+        return train_operator(**kwargs).build_spec(task_instance(), place).run_config.storage_path
+
+    assert storage() == str(tmp_path)
+    assert storage(storage_path="/operators") == "/operators"
+    assert storage(storage_path="/operators", run_config={"storage_path": "/specs"}) == "/specs"
+
+
+def test_templates_are_rendered_in_nested_fields_and_functions_stay_as_they_are() -> None:
+    with DAG("d"):
+        train = train_operator(train_loop_config={"day": ["{{ ds }}"]}, spec=None)
+        infer = RayBatchInferOperator(task_id="infer", predictor=Predictor, checkpoint="s3://{{ ds }}", dataset="x.csv")
+    for operator in (train, infer):
+        operator.render_template_fields({"ds": "2026-01-01"})
+    assert train.spec["train_loop_config"] == {"day": ["2026-01-01"]}
+    assert train.spec["train_loop_per_worker"] is loop
+    assert infer.spec["predictor"] is Predictor
+    assert infer.spec["checkpoint"] == "s3://2026-01-01"
+
+
+def test_a_train_tasks_output_as_checkpoint_makes_it_upstream() -> None:
+    with DAG("d"):
+        train = train_operator()
+        evaluate = RayEvaluateOperator(task_id="evaluate", evaluate=loop, checkpoint=train.output)
+    assert evaluate.upstream_task_ids == {"train"}
+
+
+def test_a_checkpoint_is_read_from_a_result_and_from_its_text(fake: FakeCluster) -> None:
+    result = {
+        "kind": "train",
+        "schema_version": 1,
+        "run": {"uri": "/runs/a", "name": "a"},
+        "metrics": {"nan": None},
+        "checkpoint": {"uri": "/runs/a/checkpoint_1"},
+    }
+    for given in (result, str(result), "/runs/a/checkpoint_1"):
+        operator = RayEvaluateOperator(task_id="evaluate", evaluate=loop, checkpoint=given)
+        spec = operator.build_spec(task_instance(), RayJobsHook("fake").get_place())
+        assert getattr(spec, "checkpoint") == CheckpointRef(uri="/runs/a/checkpoint_1")  # noqa: B009 - of a subclass
+
+
+def test_a_spec_is_read_from_a_file_beside_the_dag(fake: FakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "step.yaml").write_text("framework: python\ntrain_loop_per_worker: m:f\n")
+    with DAG("d") as dag:
+        operator = RayTrainOperator(task_id="train", spec="step.yaml")
+    dag.fileloc = str(tmp_path / "dag.py")
+    spec = operator.build_spec(task_instance(), RayJobsHook("fake").get_place())
+    assert isinstance(spec, TrainSpec)
+    assert spec.train_loop_per_worker == "m:f"
+
+
+def test_a_spec_object_shows_no_memory_address_to_airflow() -> None:
+    """Airflow takes the DAG for a new version whenever what it serialises differs."""
+    operator = RayTrainOperator(task_id="train", spec=TrainSpec(framework="python", train_loop_per_worker=loop))
+    assert operator.spec == {"kind": "train", "framework": "python", "train_loop_per_worker": loop}
+
+
+# ---- execute, defer, resume
+
+
+def test_execute_submits_and_defers_and_the_trigger_brings_the_result(fake: FakeCluster, tmp_path: Path) -> None:
+    operator = train_operator(ray_conn_id="fake")
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute({"ti": task_instance()})
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, RayStepTrigger)
+    event = fire(trigger)
+    result = operator.execute_complete({}, event)
+    assert result["run"]["uri"] == str(tmp_path / "d--r--train")
+    assert result["metrics"] == {"loss": 0.5}
+    assert fake.submits == 1
+    # the next try of a task that succeeded
+    assert train_operator(ray_conn_id="fake").execute({"ti": task_instance(try_number=2)}) == result
+    assert fake.submits == 1
+
+
+def test_a_synchronous_operator_returns_the_result_itself(fake: FakeCluster) -> None:
+    assert train_operator(ray_conn_id="fake", deferrable=False).execute({"ti": task_instance()})["kind"] == "train"
+
+
+def test_the_trigger_keeps_no_secret_and_is_made_again_from_what_it_keeps(fake: FakeCluster) -> None:
+    with pytest.raises(TaskDeferred) as deferred:
+        train_operator(ray_conn_id="fake").execute({"ti": task_instance()})
+    path, kept = deferred.value.trigger.serialize()
+    assert path == "airflow_provider.triggers.RayStepTrigger"
+    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt"}
+    assert TOKEN not in json.dumps(kept) + repr(deferred.value.trigger) + repr(RayJobsHook("fake").get_cluster())
+    assert RayStepTrigger(**kept).serialize() == (path, kept)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "text"),
+    [
+        (UserCodeError("bad", "Traceback: theirs"), AirflowFailException, "UserCodeError: bad\n\nTraceback: theirs"),
+        (ClusterUnreachableError("no answer"), AirflowException, "ClusterUnreachableError: no answer"),
+    ],
+)
+def test_an_error_is_retried_only_where_that_makes_sense_and_ends_with_the_users_traceback(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception], text: str
+) -> None:
+    async def run(self: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(triggers.Supervisor, "run", run)
+    event = fire(RayStepTrigger("/runs/a", None, 0))
+    with pytest.raises(raised) as failed:
+        train_operator().execute_complete({}, event)
+    assert (type(failed.value), str(failed.value)) == (raised, text)
+
+
+@pytest.mark.parametrize(
+    ("state", "job"), [("deferred", "RUNNING"), ("scheduled", "RUNNING"), ("failed", "STOPPED"), ("gone", "STOPPED")]
+)
+def test_a_kill_stops_the_job_only_when_the_task_is_over(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
+) -> None:
+    fake.plays = ["hang"]
+    with pytest.raises(TaskDeferred) as deferred:
+        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
+    trigger = deferred.value.trigger
+    monkeypatch.setattr(triggers, "task_state", lambda ti: state)
+
+    async def killed_twice() -> None:
+        """Airflow cancels a trigger's task again each second, also while it is in `on_kill`."""
+        killing = asyncio.create_task(trigger.on_kill())
+        await asyncio.sleep(0.01)
+        killing.cancel()
+        await asyncio.gather(killing, *triggers._CANCELLING, return_exceptions=True)
+
+    asyncio.run(killed_twice())
+    assert list(fake.jobs.values()) == [job]
+    wanted = RunDir.at(trigger.serialize()[1]["run_uri"]).wanted()
+    assert wanted == ("cancel" if job == "STOPPED" else "run")
+
+
+def test_only_a_task_that_will_not_run_again_is_over() -> None:
+    assert [s for s in ("failed", "success", "deferred", "running", "queued", "restarting", None) if over(s)] == [
+        "failed",
+        "success",
+    ]
+
+
+def fire(trigger: RayStepTrigger) -> dict[str, Any]:
+    async def first() -> Any:
+        async for event in trigger.run():
+            return event.payload
+
+    payload: dict[str, Any] = json.loads(json.dumps(asyncio.run(first())))
+    return payload
+
+
+# ---- hook
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RayJobsHook:
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "rayjobs", **fields}))
+    return RayJobsHook("c")
+
+
+def test_a_connection_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connect(monkeypatch, host="h").get_cluster() == RayCluster("http://h:8265")
+    whole = connect(
+        monkeypatch,
+        host="h",
+        port=99,
+        schema="https",
+        password=TOKEN,
+        extra={"verify": "/ca.pem", "headers": '{"X": "y"}', "autoscaling": True, "namespace": "prod"},
+    )
+    assert whole.get_cluster() == RayCluster("https://h:99", TOKEN, {"X": "y"}, "/ca.pem", autoscaling=True)
+    assert whole.get_place().namespace == "prod"
+    assert connect(monkeypatch, host="https://h/ray").get_cluster() == RayCluster("https://h/ray")
+    assert asyncio.run(whole.aget_cluster()) == whole.get_cluster()
+
+
+def test_a_connection_as_uri_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_C", f"rayjobs://:{TOKEN}@h:8265/?verify=false")
+    assert RayJobsHook("c").get_cluster() == RayCluster("http://h:8265", TOKEN, verify=False)
+
+
+def test_without_a_connection_the_default_is_the_local_cluster_and_another_id_is_refused() -> None:
+    assert RayJobsHook(None).get_cluster() == LocalCluster()
+    assert RayJobsHook().get_cluster() == LocalCluster()
+    assert asyncio.run(RayJobsHook().aget_cluster()) == LocalCluster()
+    with pytest.raises(SpecError, match="ray_conn_id: given 'prod', and there is no such connection"):
+        RayJobsHook("prod").get_cluster()
+
+
+def test_a_connection_without_host_or_with_odd_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="ray_conn_id: given 'c', whose host is empty"):
+        connect(monkeypatch).get_cluster()
+    with pytest.raises(SpecError, match="headers: the connection's extra holds no JSON object"):
+        connect(monkeypatch, host="h", extra={"headers": "[1"}).get_cluster()
+
+
+def test_the_connection_test_says_what_is_there_or_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
+) -> None:
+    good, said = RayJobsHook("fake").test_connection()
+    assert good, said
+    assert said.endswith("1 nodes, 16 CPUs, 0 GPUs")
+    good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
+    assert not good
+    assert "answers 401 to the token given" in said
