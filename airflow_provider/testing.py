@@ -94,7 +94,7 @@ class AirflowServer:
             left = self.processes()
             for process in left:
                 _signal(process, sent)
-            psutil.wait_procs(left, timeout=20)
+            psutil.wait_procs(left, timeout=10)
             self._process.poll()
             if not self.processes():
                 return
@@ -138,7 +138,7 @@ class AirflowServer:
         instances = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {instance["task_id"]: instance["state"] for instance in instances}
 
-    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: set[str], timeout_s: float = 180) -> str:
+    def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: set[str], timeout_s: float = 300) -> str:
         """Until the task is in one of `states`; its state, also when the run ended otherwise."""
         return str(
             _wait(
@@ -152,7 +152,7 @@ class AirflowServer:
             )
         )
 
-    def wait(self, dag_id: str, run_id: str, timeout_s: float = 240) -> str:
+    def wait(self, dag_id: str, run_id: str, timeout_s: float = 400) -> str:
         """Until the DAG run is over; its state."""
         return str(
             _wait(

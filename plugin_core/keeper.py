@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from plugin_core.local_head import MARK, Head, end_processes, marked_processes
+from plugin_core.local_head import GRACE_S, MARK, Head, end_processes, marked_processes
 
 #: the head is on loopback: no proxy of the environment stands in between
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -125,8 +125,8 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
                     (folder / "state.json").unlink(missing_ok=True)
                     stop.set()
         stop.wait(min(2.0, idle_timeout_s / 2))
-    end_processes([psutil.Process(ray.pid)] if ray.poll() is None else [])
-    end_processes(marked_processes(mark))
+    end_processes(marked_processes(mark), GRACE_S)
+    ray.wait()
     shutil.rmtree(temp_dir, ignore_errors=True)
     state = folder / "state.json"
     if state.exists() and json.loads(state.read_text()).get("mark") == mark:

@@ -24,6 +24,8 @@ from plugin_core.errors import ClusterUnreachableError
 
 START_TIMEOUT_S = 120.0
 MARK = "RAYTRAIN_LOCAL_HEAD"
+#: Seconds that Ray's processes get after SIGTERM; a head of one machine has nothing to hand over.
+GRACE_S = 2.0
 #: Advertised at the least, so that two one-CPU workers and Ray Data fit on a two-core machine.
 MIN_CPUS = 4
 
@@ -117,7 +119,7 @@ def _clear_stale(folder: Path) -> None:
         file = folder / name
         if file.exists():
             left = json.loads(file.read_text())
-            end_processes(marked_processes(left["mark"]))
+            end_processes(marked_processes(left["mark"]), GRACE_S)
             shutil.rmtree(left["temp_dir"], ignore_errors=True)
             file.unlink()
 
@@ -141,7 +143,7 @@ def marked_processes(mark: str) -> list[psutil.Process]:
     return found
 
 
-def end_processes(processes: list[psutil.Process], grace_s: float = 10.0) -> None:
+def end_processes(processes: list[psutil.Process], grace_s: float = 20.0) -> None:
     for process in processes:
         try:
             process.terminate()

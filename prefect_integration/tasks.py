@@ -10,7 +10,7 @@ import asyncio
 from typing import Any, TypeVar, cast
 
 from prefect import Task, get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import TerminationSignal
 from prefect.states import State
@@ -31,13 +31,16 @@ def retry_makes_sense(task: Task[..., Any], task_run: TaskRun, state: State[Any]
     return bool(getattr(state.data, "retryable", True))
 
 
-#: No cache: the run directory is the memory. A task that is called again with the same name and spec returns the stored
-#: result within a second or two, or goes on with the live job; a cache of Prefect's own would only be a second truth.
+#: Stored for the task run itself and for no other: the run directory is the memory. A task that is called again with the
+#: same name and spec returns the stored result at once, or goes on with the live job; a cache of Prefect's own would
+#: only be a second truth. (With NO_CACHE Prefect does not store a result at all.)
+_STORE_ONLY = CachePolicy.from_cache_key_fn(lambda context, parameters: f"raytrain-{context.task_run.id}")
+
 _OPTIONS: dict[str, Any] = {
     "retry_condition_fn": retry_makes_sense,
     "persist_result": True,
     "result_serializer": "json",
-    "cache_policy": NO_CACHE,
+    "cache_policy": _STORE_ONLY,
 }
 
 

@@ -5,16 +5,12 @@ import json
 import time
 from pathlib import Path
 
-import pytest
-
 from airflow_provider.testing import AirflowServer
 from plugin_core import LocalCluster
 from plugin_core.jobs import JobInfo
 from plugin_core.rundir import RunDir, run_name
 from tests.e2e.airflow_server import airflow as airflow
 from tests.e2e.airflow_server import folder as folder
-
-pytestmark = pytest.mark.timeout(420)
 
 
 def jobs_of(rundir: RunDir) -> list[JobInfo]:

@@ -3,7 +3,10 @@
 import asyncio
 import inspect
 import json
+import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +19,7 @@ pytest.importorskip("airflow")
 import jsonschema
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider import triggers
+from airflow_provider import operators, triggers
 from airflow_provider.common import over
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks import RayJobsHook
@@ -184,6 +187,20 @@ def test_a_spec_object_shows_no_memory_address_to_airflow() -> None:
     assert operator.spec == {"kind": "train", "framework": "python", "train_loop_per_worker": loop}
 
 
+@pytest.mark.parametrize(
+    ("page", "tasks"), [("docs/airflow.md", {"train", "evaluate"}), ("README.md", {"train", "evaluate"})]
+)
+def test_the_dags_of_the_docs_are_dags(page: str, tasks: set[str]) -> None:
+    text = (Path(__file__).parents[2] / page).read_text()
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "airflow.sdk" in block]
+    namespace: dict[str, Any] = {}
+    code = re.sub(r"^(\w+\(\))$", r"made = \1", blocks[0], flags=re.MULTILINE)
+    exec(compile(code, page, "exec"), namespace)
+    made = namespace["made"]
+    assert set(made.task_ids) >= tasks
+    assert made.get_task("evaluate").upstream_task_ids == {"train"}
+
+
 # ---- execute, defer, resume
 
 
@@ -260,6 +277,36 @@ def test_a_kill_stops_the_job_only_when_the_task_is_over(
     assert list(fake.jobs.values()) == [job]
     wanted = RunDir.at(trigger.serialize()[1]["run_uri"]).wanted()
     assert wanted == ("cancel" if job == "STOPPED" else "run")
+
+
+def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
+) -> None:
+    fake.plays = ["hang"]
+    state = "restarting"
+    monkeypatch.setattr(operators, "task_state", lambda ti: state)
+    operator = train_operator(ray_conn_id="fake", deferrable=False, limits={"heartbeat_ttl_s": 0.1})
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(operator.execute, {"ti": task_instance()})
+        while operator._following is None:
+            time.sleep(0.01)
+        operator.on_kill()
+        assert list(fake.jobs.values()) == ["RUNNING"]
+        state = "failed"
+        operator.on_kill()
+        assert list(fake.jobs.values()) == ["STOPPED"]
+        with pytest.raises(AirflowFailException, match="StepCancelledError: the run was cancelled"):
+            running.result(timeout=60)
+
+
+def test_a_trigger_that_broke_leaves_no_job_behind(fake: FakeCluster) -> None:
+    fake.plays = ["hang"]
+    operator, context = train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}), {"ti": task_instance()}
+    with pytest.raises(TaskDeferred):
+        operator.execute(context)
+    with pytest.raises(AirflowException, match="Trigger failure"):
+        operator.resume_execution("__fail__", {"error": "Trigger failure"}, context)
+    assert list(fake.jobs.values()) == ["STOPPED"]
 
 
 def test_only_a_task_that_will_not_run_again_is_over() -> None:

@@ -1,0 +1,49 @@
+"""A real Prefect server for tests: own home, own storage, a free port, a process session of its own."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
+
+from tests.servers import environment, free_port, wait_for_http
+
+
+@contextlib.contextmanager
+def prefect_server(home: Path) -> Iterator[str]:
+    """Yields the API's URL, which is also set for this process and its children while the server runs."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    values = {
+        "PREFECT_HOME": str(home),
+        "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_API_URL": url,
+    }
+    home.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    with environment(values), (home / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            wait_for_http(f"{url}/health", server, timeout_s=120)
+            # this process has read its environment already
+            with temporary_settings(
+                {PREFECT_API_URL: url, PREFECT_LOCAL_STORAGE_PATH: values["PREFECT_LOCAL_STORAGE_PATH"]}
+            ):
+                yield url
+        finally:
+            _stop(server)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    group = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    os.killpg(server.pid, signal.SIGTERM)
+    _, alive = psutil.wait_procs(group, timeout=20)
+    for process in alive:
+        process.kill()
+    server.wait(timeout=10)

@@ -1,0 +1,143 @@
+"""The Prefect tasks without a server: what importing costs, how a step gets its name, which errors are tried again."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect.states import Failed
+
+from plugin_core import EvaluateSpec, Limits, RunConfig, TrainSpec
+from plugin_core.errors import (
+    ClusterUnreachableError,
+    InfrastructureError,
+    SpecChangedError,
+    SpecError,
+    StepCancelledError,
+    UserCodeError,
+)
+from prefect_integration import identity, tasks
+from tests.steps_for_tests import counting_loop
+
+HEAVY = ("ray", "torch", "pandas", "mlflow")
+ROOT = UUID("11111111-1111-1111-1111-111111111111")
+
+
+def imported(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert imported("import prefect_integration") == set()
+
+
+def test_importing_the_tasks_imports_no_more_than_prefect_itself_does() -> None:
+    assert imported("from prefect_integration import train") == imported("import prefect.tasks") <= {"pandas"}
+
+
+class FakeServer:
+    """A root flow run that called the subflow `inner` as its second call, under a new flow run id at every retry."""
+
+    def __init__(self) -> None:
+        self.parent = SimpleNamespace(flow_run_id=ROOT, dynamic_key="1")
+        self.subflow = SimpleNamespace(id=uuid4(), flow_id=uuid4(), parent_task_run_id=uuid4())
+        self.root = SimpleNamespace(id=ROOT, flow_id=uuid4(), parent_task_run_id=None)
+
+    def __enter__(self) -> "FakeServer":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def read_task_run(self, id: UUID) -> Any:
+        return self.parent
+
+    def read_flow(self, id: UUID) -> Any:
+        return SimpleNamespace(name="inner")
+
+    def read_flow_run(self, id: UUID) -> Any:
+        return self.root
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts the code into a flow run."""
+
+    def enter(flow_run: Any, server: Any = None) -> None:
+        context = SimpleNamespace(flow_run=flow_run) if flow_run else None
+        monkeypatch.setattr(identity.FlowRunContext, "get", lambda: context)
+        monkeypatch.setattr(identity, "get_client", lambda sync_client: server)
+
+    return enter
+
+
+def training(**fields: Any) -> TrainSpec:
+    return TrainSpec(framework="python", train_loop_per_worker=counting_loop, **fields)
+
+
+def name(spec: Any, key: str | None = None) -> str:
+    return identity.named(spec, key).run_config.name
+
+
+def test_a_name_of_the_users_own_stays(inside: Any) -> None:
+    inside(None)
+    assert name(training(run_config=RunConfig(name="mine"))) == "mine"
+
+
+def test_outside_a_flow_run_the_name_has_to_be_given(inside: Any) -> None:
+    inside(None)
+    with pytest.raises(SpecError, match=r"run_config\.name: missing; outside a flow run it has to be given"):
+        name(training())
+
+
+def test_the_name_is_made_of_the_flow_run_and_the_key(inside: Any) -> None:
+    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    assert name(training(), "fit") == f"{ROOT}--fit"
+
+
+def test_without_a_key_equal_specs_have_one_name_and_different_ones_two(inside: Any) -> None:
+    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    specs = [training(train_loop_config={"epochs": epochs}) for epochs in (1, 2, 2)]
+    names = [name(spec) for spec in specs]
+    assert names[0] != names[1] == names[2]
+    assert all(n.startswith(f"{ROOT}--train-") for n in names)
+
+
+def test_how_long_to_wait_is_no_part_of_the_name(inside: Any) -> None:
+    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    assert name(training()) == name(training(limits=Limits(timeout_s=60)))
+
+
+def test_steps_of_two_kinds_have_two_names(inside: Any) -> None:
+    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    evaluation = EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint="/checkpoint")
+    assert name(evaluation).startswith(f"{ROOT}--evaluate-")
+
+
+def test_in_a_subflow_the_root_flow_run_and_the_call_count_and_not_the_subflows_own_id(inside: Any) -> None:
+    names = set()
+    for _ in range(2):
+        server = FakeServer()
+        inside(server.subflow, server)
+        names.add(name(training(), "fit"))
+    assert names == {f"{ROOT}--inner-1--fit"}
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (UserCodeError("bad data"), False),
+        (SpecError("num_workers"), False),
+        (SpecChangedError("name", ("params",)), False),
+        (StepCancelledError("cancelled"), False),
+        (InfrastructureError("a node was lost"), True),
+        (ClusterUnreachableError("no answer"), True),
+        (RuntimeError("something of Prefect's"), True),
+    ],
+)
+def test_only_an_error_that_a_retry_may_cure_is_retried(error: Exception, again: bool) -> None:
+    assert tasks.retry_makes_sense(tasks.train, None, Failed(data=error)) is again
