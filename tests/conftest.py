@@ -1,10 +1,31 @@
-"""Shared fixtures: small real servers, each on a free port and stopped wholly."""
+"""Shared fixtures: one real Ray head and one real S3 API for all tests that need them, stopped wholly."""
 
 import http.server
 import threading
 from collections.abc import Iterator
 
 import pytest
+
+from plugin_core import LocalCluster
+from plugin_core.local_head import Head
+from tests.servers import embedded_head, s3_server
+
+
+@pytest.fixture(scope="session")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    with embedded_head(tmp_path_factory.mktemp("home")) as head:
+        yield head
+
+
+@pytest.fixture
+def cluster(head: Head) -> LocalCluster:
+    return LocalCluster()
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as uri:
+        yield uri
 
 
 @pytest.fixture

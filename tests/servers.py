@@ -42,7 +42,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 def embedded_head(home: Path, num_cpus: int = 4) -> Iterator[local_head.Head]:
     """The embedded local head, as `LocalCluster` starts it, under its own home; leaves no process behind."""
     with environment({"RAYTRAIN_HOME": str(home), **S3_ENVIRONMENT}):
-        head = local_head.ensure(num_cpus=num_cpus)
+        head = local_head.ensure(num_cpus=num_cpus, idle_timeout_s=3600)
         try:
             yield head
         finally:
@@ -64,7 +64,7 @@ def s3_server(log: Path) -> Iterator[str]:
         wait_for_http(f"http://127.0.0.1:{port}/moto-api/", process)
         with environment(S3_ENVIRONMENT):
             boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket="runs")
-        yield f"s3://runs/prefix?endpoint_override=127.0.0.1:{port}&scheme=http"
+            yield f"s3://runs/prefix?endpoint_override=127.0.0.1:{port}&scheme=http"
     finally:
         process.terminate()
         process.wait(timeout=30)

@@ -1,4 +1,4 @@
-"""A real Airflow, with an embedded Ray head of its own that its tasks start; both stopped wholly."""
+"""A real Airflow, whose tasks run on the tests' Ray head; stopped wholly."""
 
 import os
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ import psutil
 import pytest
 
 from airflow_provider.testing import AirflowServer
-from plugin_core import local_head
-from tests.servers import environment
+from plugin_core.local_head import Head
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]
@@ -24,18 +23,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def airflow(folder: Path) -> Iterator[AirflowServer]:
-    home = folder / "raytrain"
-    variables = {"RAYTRAIN_HOME": str(home), "TEST_FOLDER": str(folder), "PYTHONPATH": str(ROOT)}
-    server = AirflowServer(folder / "home", DAGS, variables)
-    with environment({"RAYTRAIN_HOME": str(home)}):
-        try:
-            with server:
-                yield server
-        finally:
-            local_head.stop()
-        left = [process for process in psutil.process_iter() if str(folder) in _told(process)]
-        assert left == [], f"processes are left: {left}"
+def airflow(folder: Path, head: Head) -> Iterator[AirflowServer]:
+    variables = {"TEST_FOLDER": str(folder), "PYTHONPATH": str(ROOT)}
+    with AirflowServer(folder / "home", DAGS, variables) as server:
+        yield server
+    left = [process for process in psutil.process_iter() if str(folder) in _told(process)]
+    assert left == [], f"processes are left: {left}"
 
 
 def _told(process: psutil.Process) -> str:

@@ -1,5 +1,7 @@
 """Flows as a user writes them, run by `test_prefect.py`: `python -m tests.e2e.prefect_flows FLOW STORAGE [FLOW_RUN_ID]`."""
 
+import asyncio
+import inspect
 import sys
 from typing import Any
 from uuid import UUID
@@ -62,7 +64,7 @@ def chain(storage: str) -> None:
 
 
 @flow
-def storage_fails_once(storage: str) -> None:
+async def storage_fails_once(storage: str) -> None:
     """The task cannot read the run directory while its job runs on, and is tried again."""
     core_run = prefect_integration.tasks.run
     failed = False
@@ -91,11 +93,6 @@ def slow(storage: str) -> None:
     train(training(storage, epochs=6, sleep_s=3), key="fit")
 
 
-@flow
-async def called_from_async(storage: str) -> None:
-    train(training(storage), key="fit")
-
-
 if __name__ == "__main__":
     chosen, storage = globals()[sys.argv[1]], sys.argv[2]
     if len(sys.argv) > 3:
@@ -104,7 +101,5 @@ if __name__ == "__main__":
             run_flow(chosen, flow_run=client.read_flow_run(UUID(sys.argv[3])), parameters={"storage": storage})
     else:
         result = chosen(storage)
-        if hasattr(result, "__await__"):
-            import asyncio
-
+        if inspect.isawaitable(result):
             asyncio.run(result)

@@ -9,8 +9,6 @@ from airflow_provider.testing import AirflowServer
 from plugin_core import LocalCluster
 from plugin_core.jobs import JobInfo
 from plugin_core.rundir import RunDir, run_name
-from tests.e2e.airflow_server import airflow as airflow
-from tests.e2e.airflow_server import folder as folder
 
 
 def jobs_of(rundir: RunDir) -> list[JobInfo]:

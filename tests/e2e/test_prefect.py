@@ -1,6 +1,5 @@
 """Prefect: flows in processes of their own, against a real Prefect server and a real Ray head."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -8,26 +7,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, LogFilter
 from prefect.client.schemas.objects import FlowRun, TaskRun
-from prefect.states import AwaitingRetry
+from prefect.states import AwaitingRetry, Cancelling
 
 from plugin_core import BatchInferResult, EvaluationResult, LocalCluster, TrainResult
+from plugin_core.local_head import Head
 from plugin_core.rundir import RunDir
 from plugin_core.supervisor import run_sync
-from tests.e2e.prefect_server import prefect_server
-from tests.servers import embedded_head
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SyncPrefectClient]:
-    home = tmp_path_factory.mktemp("prefect")
-    with prefect_server(home / "server"), embedded_head(home / "head"), get_client(sync_client=True) as client:
+def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
         yield client
 
 
@@ -139,7 +137,7 @@ def test_the_reports_are_in_the_task_runs_log_on_the_server(flows: Flows, chain:
     assert f"run directory: {flows.rundir('chain', 'train').uri}" in messages
 
 
-def test_a_task_retry_attaches_to_the_live_job(flows: Flows) -> None:
+def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows) -> None:
     assert flows.start("storage_fails_once").wait(timeout=180) == 0
     eventually(lambda: flows.tasks("storage_fails_once")[0].state_name, "Completed")
     (task,) = flows.tasks("storage_fails_once")
@@ -171,14 +169,19 @@ def test_a_flow_process_that_is_terminated_leaves_its_job_alone_and_the_next_one
     assert rundir.result().metrics["started_at"] == 0
 
 
-def test_an_interrupt_from_the_keyboard_cancels_the_run(flows: Flows, tmp_path: Path) -> None:
-    other = Flows(flows.client, tmp_path)
-    process = other.start("slow")
-    journals = tmp_path / "runs"
-    wait_until(lambda: any('"report"' in file.read_text() for file in journals.glob("*/.step/journal/*.jsonl")))
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize("how", ["an interrupt from the keyboard", "a cancel in Prefect"])
+def test_a_cancel_stops_the_job(flows: Flows, tmp_path: Path, how: str) -> None:
+    mine = Flows(flows.client, tmp_path)
+    process = mine.start("slow")
+    wait_until(lambda: any('"report"' in file.read_text() for file in mine.storage.glob("*/.step/journal/*.jsonl")))
+    (folder,) = mine.storage.iterdir()
+    if how == "a cancel in Prefect":
+        # what a runner does: the flow run is Cancelling when its process gets a SIGTERM
+        mine.client.set_flow_run_state(UUID(folder.name.split("--")[0]), Cancelling(), force=True)
+        process.send_signal(signal.SIGTERM)
+    else:
+        process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) != 0
-    (folder,) = journals.iterdir()
     rundir = RunDir.at(str(folder))
     assert rundir.wanted() == "cancel"
     assert run_sync(job_status(rundir)) == "STOPPED"
@@ -188,8 +191,3 @@ async def job_status(rundir: RunDir) -> str:
     async with await LocalCluster().connect() as cluster:
         job = await cluster.job(rundir.receipt(1).submission_id)
         return job.status
-
-
-def test_a_task_works_when_an_async_flow_calls_it(flows: Flows) -> None:
-    assert flows.start("called_from_async").wait(timeout=180) == 0
-    assert flows.rundir("called_from_async", "fit").result().reports == 3

@@ -42,7 +42,7 @@ def raytrain(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("where", ["local", "s3"])
+@pytest.mark.parametrize("where", ["local", pytest.param("s3", marks=pytest.mark.slow)])
 def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, where: str) -> None:
     storage = str(folder / "runs") if where == "local" else s3
     uri = storage.replace("?", "/answer?") if "?" in storage else f"{storage}/answer"

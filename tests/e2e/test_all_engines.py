@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from airflow_provider.testing import AirflowServer
 from plugin_core.rundir import RunDir
-from tests.servers import S3_ENVIRONMENT, environment, s3_server
 
 ROOT = Path(__file__).parents[2]
 SPEC = Path(__file__).parent / "same_spec.yaml"
@@ -32,13 +30,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as uri, environment(S3_ENVIRONMENT):
-        yield uri
-
-
-@pytest.mark.parametrize("storage_kind", ["local", "s3"])
+@pytest.mark.parametrize("storage_kind", [pytest.param("local", marks=pytest.mark.slow), "s3"])
 def test_the_same_spec_runs_from_every_engine(
     storage_kind: str, tmp_path: Path, s3: str, airflow: AirflowServer, prefect_api: str
 ) -> None:

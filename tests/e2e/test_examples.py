@@ -1,0 +1,55 @@
+"""The example flows, run as the documentation says: from a shell, with a Prefect server of their own."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+pytestmark = pytest.mark.usefixtures("head")
+
+
+def run(command: list[str], home: Path) -> dict[str, str]:
+    """Run an example; returns the table that it prints at its end."""
+    home.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    environment |= {"PREFECT_HOME": str(home), "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage")}
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=400
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    rows = re.findall(r"^│ (.+?) +│ (.+?) +│$", done.stdout, re.MULTILINE)
+    return dict(rows)
+
+
+def test_digits_reaches_its_accuracy_and_writes_what_it_prints(tmp_path: Path) -> None:
+    table = run(["-m", "example_flows.digits", str(tmp_path / "runs")], tmp_path / "prefect")
+    assert float(table["test accuracy"]) >= 0.95
+    assert table["test rows"] == table["predicted rows"] == "360"
+    assert Path(table["run directory"], ".step", "result.json").is_file()
+    assert Path(table["checkpoint"], "state.pt").is_file()
+    predictions = pyarrow.parquet.read_table(table["predictions"]).to_pandas()
+    assert (predictions["prediction"] == predictions["label"]).mean() == pytest.approx(
+        float(table["test accuracy"]), abs=1e-4
+    )
+
+
+def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
+    table = run(["example_flows/breast_cancer_xgboost.py", str(tmp_path / "runs")], tmp_path / "prefect")
+    assert float(table["test auc"]) >= 0.97
+    assert float(table["test accuracy"]) >= 0.93
+    assert Path(table["checkpoint"]).is_dir()
+
+
+def test_the_digits_spec_file_is_a_valid_spec() -> None:
+    from plugin_core import TrainSpec, load_spec
+
+    spec = load_spec(ROOT / "example_flows" / "digits.yaml")
+    assert isinstance(spec, TrainSpec)
+    assert spec.scaling_config.num_workers == 2
