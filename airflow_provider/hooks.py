@@ -9,6 +9,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
 from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.doctor import describe
 from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.supervisor import run_sync
 
@@ -67,7 +68,7 @@ class RayJobsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """For the connection form's test button."""
         try:
-            return True, run_sync(_describe(self.get_cluster()))
+            return True, run_sync(describe(self.get_cluster()))
         except RayTrainWorkflowsError as exc:
             return False, exc.message
 
@@ -115,11 +116,3 @@ def _verify(value: Any) -> bool | str:
         return value
     words = {"true": True, "false": False}
     return words.get(str(value).lower(), str(value))
-
-
-async def _describe(cluster: Cluster) -> str:
-    async with await cluster.connect() as client:
-        version = (await client.version())["ray_version"]
-        nodes = await client.nodes()
-    total = {name: sum(node.get("resources_total", {}).get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
-    return f"Ray {version}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"

@@ -49,6 +49,7 @@ class RayStepOperator(BaseOperator):
     :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one made
         of the DAG's, run's and task's ids.
     :param deferrable: give the worker slot back while the Ray job runs.
+    :param run_config, limits, runtime_env: the spec's fields of these names.
 
     Templates are rendered in every string of the spec; functions stay as they are.
     """
@@ -67,11 +68,15 @@ class RayStepOperator(BaseOperator):
         storage_path: str | None = None,
         run_name: str | None = None,
         deferrable: bool = True,
+        run_config: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        runtime_env: dict[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        given = {name: value for name, value in (fields or {}).items() if value is not None}
+        all_fields = {**(fields or {}), "run_config": run_config, "limits": limits, "runtime_env": runtime_env}
+        given = {name: value for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
             raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
         # a spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it
@@ -202,9 +207,6 @@ class RayTrainOperator(RayStepOperator):
         label_column: str | None = None,
         num_boost_round: int | None = None,
         resume_from: Any = None,
-        run_config: dict[str, Any] | None = None,
-        limits: dict[str, Any] | None = None,
-        runtime_env: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         fields = {
@@ -218,9 +220,6 @@ class RayTrainOperator(RayStepOperator):
             "label_column": label_column,
             "num_boost_round": num_boost_round,
             "resume_from": resume_from,
-            "run_config": run_config,
-            "limits": limits,
-            "runtime_env": runtime_env,
         }
         super().__init__(fields=fields, **kwargs)
 
@@ -240,9 +239,6 @@ class RayEvaluateOperator(RayStepOperator):
         thresholds: dict[str, Any] | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        run_config: dict[str, Any] | None = None,
-        limits: dict[str, Any] | None = None,
-        runtime_env: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         fields = {
@@ -253,9 +249,6 @@ class RayEvaluateOperator(RayStepOperator):
             "thresholds": thresholds,
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,
-            "run_config": run_config,
-            "limits": limits,
-            "runtime_env": runtime_env,
         }
         super().__init__(fields=fields, **kwargs)
 
@@ -277,9 +270,6 @@ class RayBatchInferOperator(RayStepOperator):
         concurrency: int | tuple[int, int] | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
-        run_config: dict[str, Any] | None = None,
-        limits: dict[str, Any] | None = None,
-        runtime_env: dict[str, Any] | None = None,
         **kwargs: Any,
     ):
         fields = {
@@ -292,9 +282,6 @@ class RayBatchInferOperator(RayStepOperator):
             "concurrency": concurrency,
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,
-            "run_config": run_config,
-            "limits": limits,
-            "runtime_env": runtime_env,
         }
         super().__init__(fields=fields, **kwargs)
 

@@ -28,7 +28,7 @@ def checks(cluster: Cluster, storage: str | None) -> Iterator[Check]:
     yield Check("python", True, platform.python_version())
     yield Check("packages", True, ", ".join(_versions()))
     yield _storage(storage or default_storage_path())
-    yield asyncio.run(_cluster(cluster))
+    yield _cluster(cluster)
 
 
 def _versions() -> Iterator[str]:
@@ -51,16 +51,18 @@ def _storage(uri: str) -> Check:
     return Check("storage", True, f"{uri} can be written, and create-if-absent holds")
 
 
-async def _cluster(cluster: Cluster) -> Check:
+async def describe(cluster: Cluster) -> str:
+    """What a cluster is, in one line. Raises where it cannot be reached or refuses."""
+    async with await cluster.connect() as client:
+        version, nodes = (await client.version())["ray_version"], await client.nodes()
+    total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
+    text = f"Ray {version}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
+    ours = importlib.metadata.version("ray")
+    return text if version == ours else f"{text} (this side has Ray {ours}; by-value functions want one version)"
+
+
+def _cluster(cluster: Cluster) -> Check:
     try:
-        async with await cluster.connect() as client:
-            version = await client.version()
-            nodes = await client.nodes()
+        return Check("cluster", True, asyncio.run(describe(cluster)))
     except RayTrainWorkflowsError as exc:
         return Check("cluster", False, exc.message)
-    total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
-    ours = importlib.metadata.version("ray")
-    text = f"Ray {version['ray_version']}, {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
-    if version["ray_version"] != ours:
-        text += f" (this side has Ray {ours}: use one version)"
-    return Check("cluster", version["ray_version"] == ours, text)

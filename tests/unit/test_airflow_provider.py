@@ -28,6 +28,7 @@ from airflow_provider.triggers import RayStepTrigger
 from plugin_core import CheckpointRef, LocalCluster, RayCluster, TrainSpec
 from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
 from plugin_core.rundir import RunDir
+from plugin_core.specs import StepSpec
 from plugin_core.testing import FakeCluster
 
 TOKEN = "a-very-secret-token"
@@ -84,10 +85,10 @@ def test_the_provider_info_names_what_exists() -> None:
 
 @pytest.mark.parametrize("operator", [RayTrainOperator, RayEvaluateOperator, RayBatchInferOperator])
 def test_an_operator_takes_the_fields_of_its_spec(operator: type[RayStepOperator]) -> None:
-    taken = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
-    assert {"params" if name == "xgboost_params" else name for name in taken} == set(operator.spec_class.model_fields) - {
-        "kind"
-    }
+    own = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
+    shared = set(inspect.signature(RayStepOperator.__init__).parameters) & set(StepSpec.model_fields)
+    taken = {"params" if name == "xgboost_params" else name for name in own | shared}
+    assert taken == set(operator.spec_class.model_fields) - {"kind"}
 
 
 def test_a_spec_together_with_fields_is_refused() -> None:
