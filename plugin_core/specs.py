@@ -141,7 +141,6 @@ class Limits(Model):
     max_attempts: int = Field(3, ge=1, description="Ray jobs started after losses of infrastructure, in one call")
     heartbeat_ttl_s: float = Field(30.0, gt=0, description="an unmoved heartbeat is silent after this")
     unreachable_timeout_s: float | None = Field(None, gt=0, description="then, heartbeat silent, begin elsewhere")
-    orphan_timeout_s: float | None = Field(None, gt=0, description="no sign of an orchestrator for so long: stop")
 
 
 class DatasetConfig(Model):

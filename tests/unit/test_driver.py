@@ -1,0 +1,99 @@
+"""The driver obeys the run directory, also when nobody lives who could send it a stop."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from plugin_core import driver
+from plugin_core.errors import (
+    EXIT_NOT_SHARED,
+    FencedError,
+    RayTrainWorkflowsError,
+    StepCancelledError,
+    StepTimeoutError,
+    StorageError,
+)
+from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.specs import Limits
+
+
+class Watched:
+    """A watch on attempt 1 of a run; `stopped` is what it stopped the driver with."""
+
+    def __init__(self, tmp_path: Path, attempt: int = 1, **limits: float):
+        self.rundir = RunDir.at(str(tmp_path / "run"))
+        self.rundir.claim(attempt, "address", "incarnation")
+        self.stopped: list[RayTrainWorkflowsError] = []
+        self.called = threading.Event()
+        self.watch = driver.Watch(self.rundir, attempt, Limits(**limits), self._stop)
+
+    def _stop(self, error: RayTrainWorkflowsError) -> None:
+        self.stopped.append(error)
+        self.called.set()
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "BEAT_S", 0.02)
+
+
+def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with watched.watch:
+        watched.rundir.want("cancel")
+        assert watched.called.wait(30)
+    assert isinstance(watched.stopped[0], StepCancelledError)
+
+
+def test_a_higher_attempt_stops_the_driver(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    with watched.watch:
+        watched.rundir.claim(2, "elsewhere", "other")
+        assert watched.called.wait(30)
+    assert isinstance(watched.stopped[0], FencedError)
+
+
+def test_the_time_is_over_for_the_driver_too_and_earlier_attempts_count(tmp_path: Path) -> None:
+    Watched(tmp_path).rundir.record_end(1, AttemptEnd("infrastructure", elapsed_s=3600.0))
+    watched = Watched(tmp_path, attempt=2, timeout_s=3600.0)
+    with watched.watch:
+        assert watched.called.wait(30)
+    assert isinstance(watched.stopped[0], StepTimeoutError)
+
+
+def test_the_heartbeat_moves_and_a_storage_that_is_away_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, beats, away = Watched(tmp_path), threading.Event(), [True]
+    beat = RunDir.beat
+
+    def sometimes(self: RunDir, *arguments: object) -> None:
+        if away[0]:
+            away[0] = False
+            raise StorageError("the storage is away")
+        beat(self, *arguments)  # type: ignore[arg-type]
+        if arguments[1].counter > 5:  # type: ignore[attr-defined]
+            beats.set()
+
+    monkeypatch.setattr(RunDir, "beat", sometimes)
+    with watched.watch:
+        assert beats.wait(30)
+    assert watched.stopped == []
+    heartbeat = watched.rundir.heartbeat(1)
+    assert heartbeat is not None
+    assert heartbeat.counter > 5
+
+
+def test_a_driver_without_a_receipt_says_that_the_path_is_not_shared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert driver.main(str(tmp_path / "run"), 1, "nonce") == EXIT_NOT_SHARED
+    assert "the path is not shared with the cluster" in capsys.readouterr().err
+
+
+def test_a_driver_of_another_submission_of_the_attempt_does_not_run(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    assert driver.main(watched.rundir.uri, 1, "another nonce") == FencedError.exit_code
+    assert watched.rundir.end(1) is None
+    assert watched.rundir.heartbeat(1) is None
