@@ -40,6 +40,7 @@ def test_digits_reaches_its_accuracy_and_writes_what_it_prints(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
     table = run(["example_flows/breast_cancer_xgboost.py", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test auc"]) >= 0.97
@@ -47,6 +48,7 @@ def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
     assert Path(table["checkpoint"]).is_dir()
 
 
+@pytest.mark.slow
 def test_the_digits_spec_file_is_a_valid_spec() -> None:
     from plugin_core import TrainSpec, load_spec
 

@@ -1,6 +1,7 @@
 """The loop around `decide`, against the fake cluster: real HTTP, real run directories, played jobs."""
 
 import asyncio
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,31 @@ def test_run_works_where_an_event_loop_runs_already(tmp_path: Path) -> None:
 
     with FakeCluster() as cluster:
         assert asyncio.run(flow(cluster)) == 1
+
+
+def test_an_interrupt_reaches_a_run_that_was_called_where_an_event_loop_runs() -> None:
+    told: list[str] = []
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("cancelled")
+
+    async def flow() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        run_sync(endless())
+
+    def interrupt(*_: object) -> None:
+        raise InterruptedError("as an engine does")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(InterruptedError):
+            asyncio.run(flow())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert told == ["cancelled"]
 
 
 def test_log_reports_and_decisions_are_told(tmp_path: Path) -> None:
