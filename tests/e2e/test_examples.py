@@ -48,7 +48,6 @@ def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
     assert Path(table["checkpoint"]).is_dir()
 
 
-@pytest.mark.slow
 def test_the_digits_spec_file_is_a_valid_spec() -> None:
     from plugin_core import TrainSpec, load_spec
 
