@@ -1,6 +1,7 @@
 """Shared fixtures: one real Ray head and one real S3 API for all tests that need them, stopped wholly."""
 
 import http.server
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -9,6 +10,9 @@ import pytest
 from plugin_core import LocalCluster
 from plugin_core.local_head import Head
 from tests.servers import embedded_head, s3_server
+
+# a suite that a shell started in the background ignores SIGINT, and so would every program that a test interrupts
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
