@@ -57,6 +57,32 @@ def loop_without_checkpoints(config: dict[str, Any]) -> None:
         ray.train.report({"epoch": epoch, "world": ray.train.get_context().get_world_size()})
 
 
+def torch_loop(config: dict[str, Any]) -> None:
+    """A linear model on the digits, a shard a rank; reports the accuracy and the sum of every rank's weights."""
+    import ray.train
+    import ray.train.torch
+    import torch
+    import torch.distributed
+    from sklearn.datasets import load_digits
+
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    x, y = (torch.tensor(array) for array in load_digits(return_X_y=True))
+    x = x.float() / 16
+    torch.manual_seed(rank)
+    model = ray.train.torch.prepare_model(torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[rank::world]), y[rank::world]).backward()
+        optimizer.step()
+    mine = sum(p.sum() for p in model.parameters()).detach().reshape(1)
+    everyones = [torch.zeros(1) for _ in range(world)]
+    torch.distributed.all_gather(everyones, mine)
+    accuracy = (model(x).argmax(1) == y).float().mean().item()
+    ray.train.report({"world": world, "accuracy": accuracy, "weights": [float(w) for w in everyones]})
+
+
 def evaluate(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str, Any]:
     with checkpoint.as_directory() as folder:
         epoch = json.loads(Path(folder, "state.json").read_text())["epoch"]

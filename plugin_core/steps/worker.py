@@ -38,6 +38,8 @@ def _users_traceback(exc: Exception) -> str:
 
 
 def _install(attempt: int, warm_start: str | None) -> None:
+    import ray.train
+    from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
     from ray.train.v2._internal.execution import train_fn_utils
     from ray.train.v2._internal.execution.context import get_train_context
 
@@ -49,13 +51,17 @@ def _install(attempt: int, warm_start: str | None) -> None:
             metrics: dict[str, Any],
             checkpoint: Any = None,
             checkpoint_dir_name: str | None = None,
-            *args: Any,
+            checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
             **kwargs: Any,
         ) -> None:
             # a replayed epoch must not write into the directory of its first run, which top-K may delete later
             number = get_train_context().report_call_index + 1
             name = f"{checkpoint_dir_name or 'checkpoint'}_a{attempt:03}_{number:06}"
-            super().report(json_safe(metrics), checkpoint, name, *args, **kwargs)
+            super().report(json_safe(metrics), checkpoint, name, checkpoint_upload_mode, **kwargs)
+            if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
+                # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
+                # interval. This waits for the controller's next poll.
+                ray.train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)
 
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()

@@ -28,6 +28,7 @@ def run(command: list[str], home: Path) -> dict[str, str]:
     return dict(rows)
 
 
+@pytest.mark.slow
 def test_digits_reaches_its_accuracy_and_writes_what_it_prints(tmp_path: Path) -> None:
     table = run(["-m", "example_flows.digits", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test accuracy"]) >= 0.95

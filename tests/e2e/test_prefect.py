@@ -169,7 +169,9 @@ def test_a_flow_process_that_is_terminated_leaves_its_job_alone_and_the_next_one
     assert rundir.result().metrics["started_at"] == 0
 
 
-@pytest.mark.parametrize("how", ["an interrupt from the keyboard", "a cancel in Prefect"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("an interrupt from the keyboard", marks=pytest.mark.slow), "a cancel in Prefect"]
+)
 def test_a_cancel_stops_the_job(flows: Flows, tmp_path: Path, how: str) -> None:
     mine = Flows(flows.client, tmp_path)
     process = mine.start("slow")

@@ -109,7 +109,7 @@ def test_only_errors_of_the_surroundings_are_retryable() -> None:
         return [cls, *(found for sub in cls.__subclasses__() for found in all_of(sub))]
 
     retryable = {
-        cls.__name__ for cls in all_of(RayTrainWorkflowsError) if cls.retryable and not cls.__name__.startswith("_")
+        cls.__name__ for cls in all_of(RayTrainWorkflowsError) if cls.retryable and cls.__module__ == "plugin_core.errors"
     }
     assert retryable == {"ClusterUnreachableError", "StorageError", "InfrastructureError"}
 
