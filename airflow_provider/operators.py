@@ -87,7 +87,7 @@ class RayStepOperator(BaseOperator):
         self.storage_path = storage_path
         self.run_name = run_name
         self.deferrable = deferrable
-        self._following: tuple[RunDir, Cluster, Any] | None = None
+        self._following: tuple[Supervisor, Any] | None = None
 
     def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
         """Functions and classes of the spec are no templates, whatever attributes they have."""
@@ -130,10 +130,11 @@ class RayStepOperator(BaseOperator):
         """In synchronous mode: cancel the run when its task is over, not when it is only to run again."""
         if self._following is None:
             return
-        rundir, cluster, ti = self._following
+        supervisor, ti = self._following
         if over(state := task_state(ti)):
             self.log.info("The task is %s: cancelling", state)
-            self._cancel(rundir, cluster)
+            supervisor.give_up()
+            self._cancel(supervisor.rundir, supervisor.cluster)
 
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
         """The validated spec of this task instance, with the run's name, out of the rendered fields."""
@@ -167,7 +168,7 @@ class RayStepOperator(BaseOperator):
         result, supervisor = run_sync(self._submit(spec, cluster, ti))
         if result is None:
             self._push_link(ti, supervisor.rundir)
-            self._following = (supervisor.rundir, cluster, ti)
+            self._following = (supervisor, ti)
             try:
                 result = run_sync(supervisor.run())
             except AirflowTaskTimeout:
@@ -182,7 +183,7 @@ class RayStepOperator(BaseOperator):
             ti.xcom_push(key=link.xcom_key, value=link.url(rundir.receipt(attempts[-1])))
 
     def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:
-        self.log.info("%s: %s", rundir.uri, run_sync(acancel(rundir, cluster)))
+        self.log.info("%s: %s", rundir.uri, run_sync(acancel(rundir, cluster, rundir.latest() or None)))
 
 
 class RayTrainOperator(RayStepOperator):

@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ class AirflowServer:
     def __init__(self, home: Path, dags: Path, environment: dict[str, str] | None = None):
         self.home = home
         self.log = home / "standalone.log"
-        self._port = _free_port()
+        self._port = free_ports(1)[0]
         settings = {
             "CORE__DAGS_FOLDER": str(dags),
             "CORE__LOAD_EXAMPLES": "False",
@@ -47,8 +46,8 @@ class AirflowServer:
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "LOGGING__WORKER_LOG_SERVER_HOST": "127.0.0.1",
-            "LOGGING__WORKER_LOG_SERVER_PORT": str(_free_port()),
-            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(_free_port()),
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(free_ports(1)[0]),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_ports(1)[0]),
             "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}
@@ -215,12 +214,6 @@ def _wait(what: str, timeout_s: float, look: Any) -> Any:
             return found
         time.sleep(0.5)
     raise TimeoutError(f"waited {timeout_s:.0f} s for {what}")
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _session(pid: int) -> int | None:

@@ -28,6 +28,7 @@ class RayStepTrigger(BaseTrigger):
 
     def __init__(self, run_uri: str, ray_conn_id: str | None, since_attempt: int):
         super().__init__()
+        self._supervisor: Supervisor | None = None
         self.run_uri = run_uri
         self.ray_conn_id = ray_conn_id
         self.since_attempt = since_attempt
@@ -40,7 +41,7 @@ class RayStepTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            supervisor = Supervisor(
+            self._supervisor = supervisor = Supervisor(
                 RunDir.at(self.run_uri),
                 await RayJobsHook(self.ray_conn_id).aget_cluster(),
                 since_attempt=self.since_attempt,
@@ -69,4 +70,6 @@ class RayStepTrigger(BaseTrigger):
             return
         self.log.info("The task is %s: cancelling %s", state, self.run_uri)
         cluster = await RayJobsHook(self.ray_conn_id).aget_cluster()
-        self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster))
+        # a task that was cleared meanwhile may have begun a later attempt, which is none of this trigger's
+        followed = max(self._supervisor.attempt if self._supervisor else 0, self.since_attempt + 1)
+        self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster, followed))

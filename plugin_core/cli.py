@@ -90,7 +90,9 @@ def status(run: Run) -> None:
     record = rundir.read_record()
     table = Table("", rundir.uri, show_header=True)
     table.add_row("kind", record["kind"])
-    table.add_row("wanted", rundir.wanted())
+    intent = rundir.intent()
+    if intent.cancel_through:
+        table.add_row("cancelled", f"attempts up to {intent.cancel_through}")
     for attempt in rundir.receipts():
         receipt, end, beat = rundir.receipt(attempt), rundir.end(attempt), rundir.heartbeat(attempt)
         state = f"{end.outcome} {end.message}".strip() if end else (f"{beat.phase}" if beat else "submitted")

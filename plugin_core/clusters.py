@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,6 +23,11 @@ class Cluster(Protocol):
 
     @property
     def shares_this_machine(self) -> bool: ...
+
+    @property
+    def identity(self) -> str:
+        """Equal for two heads that cannot both live: the second one means that the first is gone."""
+        ...
 
     async def connect(self) -> JobsClient: ...
 
@@ -48,6 +54,10 @@ class RayCluster:
         if urlsplit(self.address).scheme not in ("http", "https") or not urlsplit(self.address).netloc:
             raise SpecError(f"address: given {self.address!r}; accepted is a URL like http://host:8265")
 
+    @property
+    def identity(self) -> str:
+        return self.address.rstrip("/")
+
     async def connect(self) -> JobsClient:
         return JobsClient(self.address, self.token or os.environ.get("RAY_AUTH_TOKEN"), self.headers, self.verify)
 
@@ -69,6 +79,12 @@ class LocalCluster:
     idle_timeout_s: float = 300.0
     autoscaling: bool = field(default=False, init=False)
     shares_this_machine: bool = field(default=True, init=False)
+
+    @property
+    def identity(self) -> str:
+        from plugin_core import local_head
+
+        return f"local head of {socket.gethostname()}:{local_head.state_dir()}"
 
     async def connect(self) -> JobsClient:
         from plugin_core import local_head

@@ -5,7 +5,8 @@ Two rules decide everything:
 * *Unreachable is never dead*, and a job that Ray calls FAILED while its heartbeat moves is not dead either (Ray marks live
   jobs FAILED on a hiccup of its own).
 * The next attempt starts only when the last one is **known to be over**: our driver recorded its end; or its job is
-  terminal and its heartbeat silent; or the cluster that ran it is gone for good and its heartbeat is silent.
+  terminal, its heartbeat silent and none of its actors alive; or the cluster that ran it is gone for good, or was
+  unreachable for `unreachable_timeout_s`, and its heartbeat is silent (then the new receipt fences it).
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from plugin_core.errors import EXIT_NOT_SHARED
+from plugin_core.errors import EXIT_NOT_SHARED, TERMINATED
 from plugin_core.rundir import AttemptEnd
 
 
 class Job(Enum):
-    """What the cluster says about the attempt's job. `OTHER_INCARNATION`: the head at that address is another one."""
+    """What the cluster says about the attempt's job. `OTHER_INCARNATION`: the same cluster has another head now, and
+    the one that ran the attempt is gone."""
 
     UNASKED = "unasked"
     ABSENT = "absent"
@@ -31,12 +33,18 @@ class Job(Enum):
     OTHER_INCARNATION = "other incarnation"
 
 
+LIVE = frozenset({Job.PENDING, Job.RUNNING})
 TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One look at a run. `ours`: the attempt was started, or seen alive, by this call (so its end is ours to judge)."""
+    """One look at a run.
+
+    `ours`: the attempt was started, or seen alive, by this call (so its end is ours to judge). `cancel_wanted`: the
+    whole run was cancelled while this call followed it; `attempt_unwanted`: this attempt was cancelled, by this call or an
+    earlier one. `actors_alive`: actors of a job that is over still live.
+    """
 
     has_result: bool = False
     attempt: int = 0
@@ -46,8 +54,10 @@ class Observed:
     job_message: str = ""
     job_error_type: str = ""
     job_exit_code: int | None = None
+    actors_alive: bool = False
     heartbeat_silent: bool = False
     cancel_wanted: bool = False
+    attempt_unwanted: bool = False
     attempts_of_this_call: int = 0
     max_attempts: int = 3
     overdue: str = ""
@@ -77,52 +87,66 @@ def decide(seen: Observed) -> Action:
         return Action(Do.RETURN, "the run has a result")
     if seen.cancel_wanted:
         return _cancelling(seen)
-    if seen.overdue:
-        return _overdue(seen)
     if seen.attempt == 0:
+        if seen.overdue:
+            return Action(Do.FAIL, seen.overdue, "timeout")
         return Action(Do.SUBMIT_NEXT, "nothing has run yet")
     if seen.end is not None:
         return _ended(seen, seen.end)
-    if seen.job is Job.ABSENT:
-        # the receipt's writer died before its submit, or is about to make it: the same id cannot become two jobs
-        return Action(Do.SUBMIT_SAME, "the receipt has no job on this cluster yet")
+    if seen.job in LIVE:
+        return _live(seen)
     if seen.job in TERMINAL:
         return _terminal_without_end(seen)
-    if seen.job is Job.OTHER_INCARNATION:
-        if not seen.heartbeat_silent:
-            return Action(Do.WAIT, "another head answers at that address, and the heartbeat may still move")
-        return _lost(seen, "the cluster that ran it is gone")
-    if seen.job is Job.UNREACHABLE and seen.gave_up_on_cluster and seen.heartbeat_silent:
-        return _lost(seen, "the cluster was unreachable for too long")
-    return Action(Do.WAIT, f"the job is {seen.job.value}")
+    if seen.job is Job.ABSENT:
+        if seen.overdue:
+            return Action(Do.FAIL, seen.overdue, "timeout")
+        if seen.attempt_unwanted:
+            return Action(Do.SUBMIT_NEXT, "an earlier call cancelled its attempt before the submit; going on with the run")
+        # the receipt's writer died before its submit, or is about to make it: the same id cannot become two jobs
+        return Action(Do.SUBMIT_SAME, "the receipt has no job on this cluster yet")
+    return _out_of_sight(seen)
 
 
 def _cancelling(seen: Observed) -> Action:
-    over = seen.attempt == 0 or (seen.end is not None and seen.job not in (Job.PENDING, Job.RUNNING))
-    if over or seen.job in TERMINAL or seen.job is Job.ABSENT:
+    over = seen.attempt == 0 or seen.job is Job.ABSENT or (seen.end is not None and seen.job not in LIVE)
+    if seen.actors_alive:
+        return Action(Do.WAIT, "cancel is wanted; the job is over, its last processes are about to end")
+    if over or seen.job in TERMINAL:
         return Action(Do.FAIL, "the run was cancelled", "cancelled")
-    if seen.job in (Job.PENDING, Job.RUNNING):
+    if seen.job in LIVE:
         return Action(Do.STOP, "cancel is wanted")
-    if seen.job is Job.OTHER_INCARNATION and seen.heartbeat_silent:
-        return Action(Do.FAIL, "the run was cancelled", "cancelled")
+    if seen.heartbeat_silent:
+        return Action(
+            Do.FAIL, "the run was cancelled; its cluster cannot be asked and its heartbeat is silent", "cancelled"
+        )
     return Action(Do.WAIT, "cancel is wanted; the driver obeys the intent, the cluster cannot be asked")
 
 
-def _overdue(seen: Observed) -> Action:
-    if seen.job in (Job.PENDING, Job.RUNNING) and seen.end is None:
+def _live(seen: Observed) -> Action:
+    if seen.overdue:
         return Action(Do.STOP, seen.overdue)
-    return Action(Do.FAIL, seen.overdue, "timeout")
+    if seen.attempt_unwanted:
+        return Action(Do.STOP, "this attempt was cancelled")
+    return Action(Do.WAIT, f"the job is {seen.job.value}")
 
 
 def _ended(seen: Observed, end: AttemptEnd) -> Action:
-    if seen.job in (Job.PENDING, Job.RUNNING):
+    if seen.job in LIVE and seen.heartbeat_silent:
+        return Action(Do.STOP, "the attempt recorded its end, but its job does not end")
+    if seen.job in LIVE or seen.actors_alive:
         return Action(Do.WAIT, "the attempt recorded its end and its job is about to be over")
-    if not seen.ours:
+    if not seen.ours or seen.attempt_unwanted:
+        if seen.overdue:
+            return Action(Do.FAIL, seen.overdue, "timeout")
         return Action(Do.SUBMIT_NEXT, f"an earlier call's attempt ended ({end.outcome}); going on with the run")
-    if end.outcome == "infrastructure":
+    if end.outcome == TERMINATED and seen.overdue:
+        return Action(Do.FAIL, seen.overdue, "timeout")
+    if end.outcome == TERMINATED and seen.job is Job.STOPPED:
+        return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
+    if end.outcome in ("infrastructure", TERMINATED):
         return _lost(seen, end.message, end.details)
     if end.outcome == "succeeded":
-        return Action(Do.FAIL, "the attempt succeeded, but its result is gone from storage", "infrastructure")
+        return _lost(seen, "it succeeded, but its result is gone from storage")
     return Action(Do.FAIL, end.message, end.outcome, end.details)
 
 
@@ -133,18 +157,40 @@ def _terminal_without_end(seen: Observed) -> Action:
             " the cluster; accepted is storage that both sides see (s3://, or a shared file system)"
         )
         return Action(Do.FAIL, why, "spec_error")
-    if not seen.heartbeat_silent:
-        return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat may still move")
-    if seen.job is Job.STOPPED and seen.ours:
-        return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
         return Action(Do.FAIL, f"runtime_env: the cluster cannot set it up: {seen.job_message[-500:]}", "spec_error")
-    if not seen.ours:
+    if not seen.heartbeat_silent:
+        return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat may still move")
+    if seen.actors_alive:
+        return Action(Do.WAIT, f"Ray says {seen.job.value}, but actors of the job still live")
+    if seen.overdue:
+        return Action(Do.FAIL, seen.overdue, "timeout")
+    if not seen.ours or seen.attempt_unwanted:
         return Action(Do.SUBMIT_NEXT, "an earlier call's attempt is over without a word; going on with the run")
+    if seen.job is Job.STOPPED:
+        return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     return _lost(seen, f"the job is {seen.job.value} without having recorded an end: {seen.job_message[-300:]}")
 
 
+def _out_of_sight(seen: Observed) -> Action:
+    """The job can be neither seen nor stopped; its driver obeys the deadlines and the intent by itself."""
+    gone = seen.job is Job.OTHER_INCARNATION
+    if not seen.heartbeat_silent:
+        where = "another head answers in its place" if gone else "its cluster cannot be asked"
+        return Action(Do.WAIT, f"{where}, and the heartbeat may still move")
+    if seen.overdue:
+        return Action(Do.FAIL, seen.overdue, "timeout")
+    if not gone and not seen.gave_up_on_cluster:
+        return Action(Do.WAIT, "its cluster cannot be asked, which does not mean that the job is dead")
+    why = "the cluster that ran it is gone" if gone else "its cluster was unreachable for limits.unreachable_timeout_s"
+    if seen.attempt_unwanted:
+        return Action(Do.SUBMIT_NEXT, f"an earlier call cancelled its attempt, and {why}; going on with the run")
+    return _lost(seen, why)
+
+
 def _lost(seen: Observed, why: str, details: str = "") -> Action:
+    if seen.overdue:
+        return Action(Do.FAIL, seen.overdue, "timeout")
     if seen.attempts_of_this_call < seen.max_attempts:
         return Action(Do.SUBMIT_NEXT, f"attempt {seen.attempt} was lost: {why}")
     spent = f"after {seen.attempts_of_this_call} attempts (limits.max_attempts): {why}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
+import signal
 import sys
 import tempfile
 import threading
@@ -19,13 +21,16 @@ from typing import Any
 
 from plugin_core.errors import (
     EXIT_NOT_SHARED,
+    TERMINATED,
     FencedError,
+    InfrastructureError,
     RayTrainWorkflowsError,
     StepCancelledError,
     StepError,
     StepTimeoutError,
     StorageError,
 )
+from plugin_core.fence import Fence
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
 from plugin_core.sources import unpack
@@ -42,18 +47,37 @@ HEALTH_CHECK_S_PER_WORKER = 0.005
 logger = logging.getLogger("raytrain.driver")
 
 
-class Watch:
-    """The thread that beats, and ends the process when the run directory says so."""
+class Terminated(StepError):
+    """Somebody sent this process a SIGTERM; what it means is for the supervisor to tell."""
 
-    def __init__(self, rundir: RunDir, attempt: int, limits: Limits, stop: Callable[[RayTrainWorkflowsError], None]):
+    outcome = TERMINATED
+
+
+class Watch:
+    """The thread that beats, and ends the process when the run directory, or a signal, says so.
+
+    `signals`: a file descriptor from which a byte can be read once a SIGTERM has come (see `_signal_pipe`).
+    """
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        attempt: int,
+        limits: Limits,
+        stop: Callable[[RayTrainWorkflowsError], None],
+        signals: int | None = None,
+    ):
         self._rundir = rundir
         self._attempt = attempt
         self._limits = limits
         self._stop = stop
+        self._fence = Fence(rundir.uri, attempt)
         self._started = time.monotonic()
         self._spent_before = sum(end.elapsed_s for n in range(1, attempt) if (end := rundir.end(n)))
+        self._interest = ("", self._started)
         self._counter = 0
-        self._closed = threading.Event()
+        self._wake, self._closing = os.pipe()
+        self._watched = [self._wake] if signals is None else [self._wake, signals]
         self.phase = "starting"
         self._thread = threading.Thread(target=self._loop, daemon=True, name="watch")
 
@@ -62,8 +86,10 @@ class Watch:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._closed.set()
+        os.close(self._closing)
         self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            os.close(self._wake)
 
     @property
     def elapsed_s(self) -> float:
@@ -71,22 +97,37 @@ class Watch:
 
     def look(self) -> None:
         """Raise where this attempt must not go on."""
-        last = self._rundir.receipts()[-1:]
-        if last and last[0] > self._attempt:
-            raise FencedError(f"attempt {last[0]} owns the run now; attempt {self._attempt} stops")
-        if self._rundir.wanted() == "cancel":
+        self._fence.check()
+        if self._rundir.intent().cancel_through >= self._attempt:
             raise StepCancelledError("the run was cancelled")
         limit = self._limits.timeout_s
         if limit is not None and self._spent_before + self.elapsed_s > limit:
             raise StepTimeoutError(f"the step took longer than limits.timeout_s ({limit:g} s)")
+        orphan = self._limits.orphan_timeout_s
+        if orphan is not None and self._alone_for_s() > orphan:
+            raise InfrastructureError(f"no orchestrator showed interest for limits.orphan_timeout_s ({orphan:g} s)")
+
+    def _alone_for_s(self) -> float:
+        sign = self._rundir.interest()
+        if sign != self._interest[0]:
+            self._interest = (sign, time.monotonic())
+        return time.monotonic() - self._interest[1]
 
     def _loop(self) -> None:
-        while not self._closed.wait(BEAT_S if self._counter else 0):
+        while True:
+            ready, _, _ = select.select(self._watched, [], [], BEAT_S if self._counter else 0)
+            if self._wake in ready:
+                return
             try:
+                self.look()
+                if ready:
+                    raise Terminated("the driver was told to stop (SIGTERM)")
                 self._counter += 1
                 self._rundir.beat(self._attempt, Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1)))
-                self.look()
             except StorageError as exc:
+                if ready:
+                    self._stop(Terminated(f"the driver was told to stop (SIGTERM); {exc.message}"))
+                    return
                 logger.warning("%s; training goes on", exc.message)
             except StepError as exc:
                 self._stop(exc)
@@ -94,13 +135,21 @@ class Watch:
 
 
 def run_attempt(
-    rundir: RunDir, attempt: int, connect: Callable[[dict[str, Any]], None], stop: Callable[[RayTrainWorkflowsError], None]
+    rundir: RunDir,
+    attempt: int,
+    connect: Callable[[dict[str, Any]], None],
+    stop: Callable[[RayTrainWorkflowsError, float], None],
+    signals: int | None = None,
 ) -> AnyResult:
-    """Run one attempt in this process and record how it ended. `connect` joins a Ray with the runtime_env it is given."""
+    """Run one attempt in this process and record how it ended.
+
+    `connect` joins a Ray with the runtime_env it is given; `stop` ends the step from the watching thread, with the
+    error and the seconds the attempt took.
+    """
     from plugin_core.failures import classify
 
     spec = rundir.read_spec()
-    with Watch(rundir, attempt, spec.limits, stop) as watch:
+    with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
         try:
             watch.look()
             _set_ray_defaults(spec)
@@ -114,10 +163,10 @@ def run_attempt(
             )
             result = run_step(context)
             watch.look()
-            rundir.write_result(result)
+            result = rundir.write_result(result)
         except Exception as exc:
             error = classify(exc)
-            rundir.record_end(attempt, _end(error, watch.elapsed_s))
+            _record(rundir, attempt, _end(error, watch.elapsed_s))
             if error is exc:
                 raise
             raise error from exc
@@ -129,10 +178,25 @@ def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
     return AttemptEnd(error.outcome, error.message, getattr(error, "details", ""), round(elapsed_s, 1))
 
 
+def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
+    """Record the end, unless a later attempt owns the run: then this one writes nothing more."""
+    try:
+        Fence(rundir.uri, attempt).check()
+        rundir.record_end(attempt, end)
+    except FencedError as exc:
+        logger.warning("%s", exc.message)
+    except StorageError as exc:
+        logger.error("how this attempt ended (%s) cannot be recorded: %s", end.outcome, exc.message)
+
+
 def _set_ray_defaults(spec: Any) -> None:
     workers = spec.scaling_config.worker_range[1] if isinstance(spec, TrainSpec) else 1
     interval = max(HEALTH_CHECK_S, HEALTH_CHECK_S_PER_WORKER * workers)
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", f"{interval:g}")
+    scheduling = spec.limits.scheduling_timeout_s
+    if scheduling is not None:
+        # the controller asks for the workers' resources this long before it looks up (Ray's default is 60 s)
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
     # otherwise every line that a worker prints appears twice in the job's log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
@@ -156,6 +220,20 @@ def _connect_job(runtime_env: dict[str, Any]) -> None:
     ray.init(address="auto", runtime_env=runtime_env or None, log_to_driver=True)
 
 
+def _signal_pipe() -> int:
+    """A descriptor that becomes readable on SIGTERM, at once, whatever the main thread is doing.
+
+    Python runs its handlers in the main thread only, between two steps of its own; but the number of the signal is
+    written to
+    this pipe by the interpreter's C handler. Ray sets a SIGTERM handler of its own later, which changes nothing here.
+    """
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    return readable
+
+
 def main(uri: str, attempt: int, nonce: str) -> int:
     """One attempt as a Ray job; the exit code tells the class of error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -169,18 +247,14 @@ def main(uri: str, attempt: int, nonce: str) -> int:
         print(f"another submission is attempt {attempt} of {uri}; this one stops", file=sys.stderr)
         return FencedError.exit_code
 
-    def stop(error: RayTrainWorkflowsError) -> None:
+    def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
         # from the watching thread: the main thread may be deep inside Ray, so end the process; Ray ends its actors
         print(f"stopping: {error.message}", file=sys.stderr, flush=True)
-        if not isinstance(error, FencedError):
-            try:
-                rundir.record_end(attempt, _end(error, 0.0))
-            except StorageError as exc:
-                print(exc.message, file=sys.stderr, flush=True)
+        _record(rundir, attempt, _end(error, elapsed_s))
         os._exit(error.exit_code)
 
     try:
-        result = run_attempt(rundir, attempt, _connect_job, stop)
+        result = run_attempt(rundir, attempt, _connect_job, stop, _signal_pipe())
     except RayTrainWorkflowsError as exc:
         print(getattr(exc, "details", "") or "", file=sys.stderr)
         print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)

@@ -11,6 +11,7 @@
     └── StepError                 after the submit
         ├── UserCodeError         the user's function raised; never retried by us
         ├── InfrastructureError   a process, node or connection was lost; retryable
+        ├── StorageFullError      no space left; the last complete checkpoint is kept
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` is over
         ├── StepCancelledError    cancel was asked for
         └── FencedError           a later attempt owns the run
@@ -93,6 +94,12 @@ class InfrastructureError(StepError):
     outcome = "infrastructure"
 
 
+class StorageFullError(StepError):
+    retryable = True
+    exit_code = 17
+    outcome = "storage_full"
+
+
 class StepTimeoutError(StepError):
     exit_code = 13
     outcome = "timeout"
@@ -111,10 +118,21 @@ class FencedError(StepError):
 #: The driver found no receipt under its run URI: the storage is not shared between orchestrator and cluster. It has
 #: no place to record that, so it says it by its exit code alone.
 EXIT_NOT_SHARED = 16
+#: The outcome of an attempt whose driver got a SIGTERM. Whether somebody stopped the job or its node went down is for the
+#: supervisor to tell, by what Ray says of the job.
+TERMINATED = "terminated"
 
 _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
     cls.outcome: cls
-    for cls in (InfeasibleError, UserCodeError, InfrastructureError, StepTimeoutError, StepCancelledError, FencedError)
+    for cls in (
+        InfeasibleError,
+        UserCodeError,
+        InfrastructureError,
+        StorageFullError,
+        StepTimeoutError,
+        StepCancelledError,
+        FencedError,
+    )
 }
 
 

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import traceback
 from typing import Any
 
-from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, StorageError, UserCodeError
+from plugin_core.errors import (
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    StorageError,
+    StorageFullError,
+    UserCodeError,
+)
 from plugin_core.steps.worker import TRACEBACK
 
 #: A lost peer shows on the others as one of these, raised by their collective or storage library inside user code.
 _INFRASTRUCTURE = re.compile(
     r"connection (reset|closed|refused)|broken pipe|closed by peer|NCCL|gloo|process group|rendezvous|"
-    r"AWS Error|No space left on device|Input/output error|Stale file handle|heartbeat|preempt",
+    r"AWS Error|Input/output error|Stale file handle|heartbeat|preempt",
     re.IGNORECASE,
 )
+_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
 
 def classify(error: BaseException) -> RayTrainWorkflowsError:
     """The error of ours that an exception of a step means; errors of ours stay as they are.
 
-    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code.
+    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. A full
+    storage wins over that, since trying again cannot cure it.
     """
-    if isinstance(error, RayTrainWorkflowsError):
-        return error
     causes = _causes(error)
+    for cause in causes.values():
+        if isinstance(cause, RayTrainWorkflowsError) and not isinstance(cause, StorageError):
+            return cause
     for rank, cause in causes.items():
-        if isinstance(cause, StorageError) or _is_infrastructure(cause):
+        if _is_full(cause):
+            why = f"{_where(rank)}the storage is full ({_one_line(cause)}); the last complete checkpoint is kept"
+            return StorageFullError(why, _details(causes))
+    for rank, cause in causes.items():
+        if _is_infrastructure(cause):
             return InfrastructureError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
     rank, cause = next(iter(causes.items()))
     return UserCodeError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
@@ -47,12 +61,18 @@ def _causes(error: BaseException) -> dict[Any, BaseException]:
     return {None: error}
 
 
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or bool(_FULL.search(str(error))))
+
+
 def _is_infrastructure(error: BaseException) -> bool:
     from ray.exceptions import RayError, RayTaskError
     from ray.train.v2._internal.exceptions import RayTrainError
 
     if isinstance(error, (RayError, RayTrainError)):
         return not isinstance(error, RayTaskError)
+    if isinstance(error, StorageError):
+        return True
     return isinstance(error, (ConnectionError, OSError, RuntimeError)) and bool(_INFRASTRUCTURE.search(str(error)))
 
 

@@ -10,10 +10,11 @@ has never seen that folder. Which files those are is found by reading import sta
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 import pickle
+import re
+import symtable
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +95,7 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
         return
     if found.origin and found.origin.endswith(".py"):
         try:
-            names = _top_level_names(ast.parse(Path(found.origin).read_text()))
+            names = _top_level_names(Path(found.origin).read_text(), found.origin)
         except SyntaxError as exc:
             raise PayloadError(
                 f"{field}: given {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
@@ -129,13 +130,8 @@ def _culprit(function: Callable[..., Any]) -> str:
     return "something it captures"
 
 
-def _top_level_names(tree: ast.Module) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
-    return names
+def _top_level_names(source: str, file: str) -> set[str]:
+    # not by `ast`: two threads that build a tree at once can break each other in CPython 3.11
+    table = symtable.symtable(source, file, "exec")
+    names = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
+    return names | ({"*"} if re.search(r"^from .+ import \*", source, re.MULTILINE) else set())

@@ -33,8 +33,7 @@ def execute(spec: StepSpec) -> AnyResult:
     stored = rundir.result()
     if stored is not None:
         return stored
-    rundir.want("run")
-    attempt = (rundir.receipts() or [0])[-1] + 1
+    attempt = rundir.latest() + 1
     if rundir.claim(attempt, "in-process", "in-process") is None:
         raise InfrastructureError(f"somebody else runs {rundir.uri} at this moment")
     started_here = not ray.is_initialized()
@@ -43,7 +42,7 @@ def execute(spec: StepSpec) -> AnyResult:
         if started_here:
             ray.init(address="local", runtime_env=runtime_env or None)
 
-    def stop(error: RayTrainWorkflowsError) -> None:
+    def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
         import _thread
 
         _thread.interrupt_main()

@@ -24,7 +24,8 @@ TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 @dataclass(frozen=True)
 class JobInfo:
-    """One job as the Jobs API sees it; `status` is Ray's word."""
+    """One job as the Jobs API sees it; `status` is Ray's word, `driver_id` Ray's id of its driver (a job in Ray's other
+    sense)."""
 
     submission_id: str
     status: str
@@ -32,6 +33,7 @@ class JobInfo:
     error_type: str = ""
     exit_code: int | None = None
     metadata: dict[str, str] | None = None
+    driver_id: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -117,6 +119,17 @@ class JobsClient:
     async def jobs(self) -> list[JobInfo]:
         return [_job(data) for data in await self._request("GET", "/api/jobs/")]
 
+    async def has_live_actors(self, job: JobInfo) -> bool:
+        """Whether an actor of the job's driver still lives; False for a job that never had a driver."""
+        if not job.driver_id:
+            return False
+        query = {"job_id": ("=", job.driver_id), "state": ("!=", "DEAD")}
+        params = [("limit", "1"), ("detail", "0")]
+        for key, (predicate, value) in query.items():
+            params += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
+        answer = await self._request("GET", "/api/v0/actors", params=params)
+        return bool(answer["data"]["result"]["result"])
+
     async def stop(self, submission_id: str) -> None:
         """Ask a job to stop; a job that is over or unknown is fine."""
         try:
@@ -192,6 +205,7 @@ def _job(data: dict[str, Any]) -> JobInfo:
         error_type=data.get("error_type") or "",
         exit_code=data.get("driver_exit_code"),
         metadata=data.get("metadata") or {},
+        driver_id=data.get("job_id") or (data.get("driver_info") or {}).get("id") or "",
     )
 
 

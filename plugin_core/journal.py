@@ -15,7 +15,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugin_core.errors import StorageError
+from plugin_core.errors import FencedError, StorageError
+from plugin_core.fence import Fence
 from plugin_core.rundir import RunDir
 
 FLUSH_S = 1.0
@@ -25,11 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """Appends reports; never raises, since an exception in the controller would end the training."""
+    """Appends reports; never raises, since an exception in the controller would end the training.
+
+    What cannot be written is kept in memory and tried again; nothing is written once a later attempt owns the run.
+    """
 
     def __init__(self, rundir: RunDir, attempt: int):
         self._dir = rundir.step.child("journal")
         self._attempt = attempt
+        self._fence = Fence(rundir.uri, attempt)
         self._lock = threading.Lock()
         self._closed: list[tuple[int, bytes]] = []
         self._open = b""
@@ -65,7 +70,12 @@ class JournalWriter:
             self._dirty = False
         for sequence, data in pending:
             try:
+                self._fence.check(cached=True)
                 self._dir.child(f"{self._attempt:03}-{sequence:04}.jsonl").write(data)
+            except FencedError as exc:
+                logger.warning("journal: %s", exc)
+                self._stop.set()
+                return
             except StorageError as exc:
                 logger.warning("journal: %s; kept in memory and tried again", exc)
                 with self._lock:
@@ -91,6 +101,16 @@ class JournalReader:
                 continue
             data = self.rundir.step.child("journal", name).read() or b""
             lines = data.splitlines()
-            entries += [json.loads(line) for line in lines[self._lines_seen.get(name, 0) :]]
+            entries += filter(None, (_parse(line, name) for line in lines[self._lines_seen.get(name, 0) :]))
             self._lines_seen[name] = len(lines)
         return entries
+
+
+def _parse(line: bytes, name: str) -> dict[str, Any] | None:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+    except ValueError:
+        # a segment is replaced as a whole, so this is damage from outside; the other lines are as good as ever
+        logger.warning("journal: %s holds a line that is no JSON; it is passed over: %.80r", name, line)
+        return None
+    return entry

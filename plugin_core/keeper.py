@@ -32,7 +32,8 @@ from plugin_core.local_head import GRACE_S, MARK, Head, end_processes, marked_pr
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on at this moment, all different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for sock in sockets:
@@ -85,7 +86,7 @@ def _die_with_parent() -> None:
 
 def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
     """The keeper's life: start the head, publish it, watch for idleness, stop it."""
-    ports, token, mark = _free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
+    ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix="rtw-", dir="/tmp" if os.path.isdir("/tmp") else None)
     _publish(folder / "starting.json", {"mark": mark, "temp_dir": temp_dir})
     # Ray opens its own folder to everybody; the one around it stays the owner's

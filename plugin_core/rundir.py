@@ -4,11 +4,12 @@ Everything an outsider needs to know about a run is here, so that neither the or
 
     .step/spec.json, payload.pkl, code.zip   what runs                           (orchestrator)
     .step/attempts/NNN.json                  receipt and fencing token           (orchestrator, create if absent)
-    .step/attempts/NNN.end.json              how that attempt ended, and why     (driver)
-    .step/intent.json                        what is wanted: run or cancel       (orchestrators)
+    .step/attempts/NNN.end.json              how that attempt ended, and why     (driver; create if absent)
+    .step/intent.json                        what is not wanted any more         (orchestrators)
+    .step/interest.json                      a counter: somebody still waits     (orchestrators)
     .step/heartbeat/NNN.json                 a counter that moves, and the phase (driver)
     .step/journal/NNN-SSSS.jsonl             every report                        (Ray Train controller)
-    .step/result.json                        the result, last                    (driver)
+    .step/result.json                        the result, last                    (driver; create if absent)
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import json
 import platform
 import re
 import secrets
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
 
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.functions import unpickle_functions
@@ -28,10 +29,15 @@ from plugin_core.results import AnyResult, parse_result
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.storage import Location, default_storage_path
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Receipt:
-    """Written before the submit: which Ray job an attempt is, and where. The highest one owns the run (the fence)."""
+    """Written before the submit: which Ray job an attempt is, and where. The highest one owns the run (the fence).
+
+    `cluster` is the cluster's identity (see `clusters.Cluster`), `incarnation` the session name of its head.
+    """
 
     attempt: int
     submission_id: str
@@ -39,6 +45,7 @@ class Receipt:
     address: str
     incarnation: str
     generation: int = 1
+    cluster: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,19 @@ class AttemptEnd:
     message: str = ""
     details: str = ""
     elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What is not wanted any more. A cancel is never taken back; it just does not hold for attempts that start later.
+
+    `cancel_through`: attempts up to this one are to stop. `whole_run`: an id of the last cancel of the whole run, which
+    every call that followed the run at that time obeys too; `whole_through` is the newest attempt that it found.
+    """
+
+    cancel_through: int = 0
+    whole_run: str = ""
+    whole_through: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,12 +181,19 @@ class RunDir:
         names = self.step.child("attempts").names()
         return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))
 
+    def latest(self) -> int:
+        """The number of the newest attempt; 0: none."""
+        return (self.receipts() or [0])[-1]
+
+    def receipt_location(self, attempt: int) -> Location:
+        return self.step.child(f"attempts/{attempt:03}.json")
+
     def receipt(self, attempt: int) -> Receipt | None:
         data = self._read_json(f"attempts/{attempt:03}.json")
-        return Receipt(**data) if data else None
+        return _as(Receipt, data) if data else None
 
-    def claim(self, attempt: int, address: str, incarnation: str) -> Receipt | None:
-        """Take the right to be attempt `attempt`; None when somebody else has it."""
+    def claim(self, attempt: int, address: str, incarnation: str, cluster: str = "") -> Receipt | None:
+        """Take the right to be attempt `attempt`; None when somebody else has it. Every lower attempt is fenced by it."""
         run_hash = hashlib.sha256(self.uri.encode()).hexdigest()[:12]
         nonce = secrets.token_hex(4)
         receipt = Receipt(
@@ -176,35 +203,54 @@ class RunDir:
             address=address,
             incarnation=incarnation,
             generation=self.generation,
+            cluster=cluster,
         )
-        created = self.step.child(f"attempts/{attempt:03}.json").create(_dump(asdict(receipt)))
-        return receipt if created else None
+        return receipt if self.receipt_location(attempt).create(_dump(asdict(receipt))) else None
 
     def record_end(self, attempt: int, end: AttemptEnd) -> None:
-        self._write_json(f"attempts/{attempt:03}.end.json", asdict(end))
+        """Record how an attempt ended; the first record stays."""
+        self.step.child(f"attempts/{attempt:03}.end.json").create(_dump(asdict(end)))
 
     def end(self, attempt: int) -> AttemptEnd | None:
         data = self._read_json(f"attempts/{attempt:03}.end.json")
-        return AttemptEnd(**data) if data else None
+        return _as(AttemptEnd, data) if data else None
 
     # ---- intent, heartbeat, result
 
-    def want(self, wanted: str) -> None:
-        """Say what is wanted: "run" or "cancel". The driver obeys it even when nobody lives to send a stop."""
-        self._write_json("intent.json", {"want": wanted})
+    def cancel(self, attempt: int | None = None) -> Intent:
+        """Say that the run, or its attempts up to `attempt`, are to stop. The driver obeys it even when nobody lives to
+        send a stop."""
+        before = self.intent()
+        if attempt is None:
+            last = self.latest()
+            intent = Intent(max(last, before.cancel_through), secrets.token_hex(4), last)
+        else:
+            intent = replace(before, cancel_through=max(attempt, before.cancel_through))
+        self._write_json("intent.json", asdict(intent))
+        return intent
 
-    def wanted(self) -> str:
-        return str((self._read_json("intent.json") or {}).get("want", "run"))
+    def intent(self) -> Intent:
+        data = self._read_json("intent.json")
+        return _as(Intent, data) if data else Intent()
+
+    def show_interest(self) -> None:
+        """A sign that an orchestrator waits for the run; for `limits.orphan_timeout_s`."""
+        self._write_json("interest.json", {"counter": secrets.token_hex(4)})
+
+    def interest(self) -> str:
+        return str((self._read_json("interest.json") or {}).get("counter", ""))
 
     def beat(self, attempt: int, heartbeat: Heartbeat) -> None:
         self._write_json(f"heartbeat/{attempt:03}.json", asdict(heartbeat))
 
     def heartbeat(self, attempt: int) -> Heartbeat | None:
         data = self._read_json(f"heartbeat/{attempt:03}.json")
-        return Heartbeat(**data) if data else None
+        return _as(Heartbeat, data) if data else None
 
-    def write_result(self, result: AnyResult) -> None:
-        self._write_json("result.json", result.to_json())
+    def write_result(self, result: AnyResult) -> AnyResult:
+        """Write the result once; returns the one that is there, this one or that of another attempt."""
+        self.step.child("result.json").create(_dump(result.to_json()))
+        return self.result() or result
 
     def result(self) -> AnyResult | None:
         data = self._read_json("result.json")
@@ -230,6 +276,11 @@ class RunDir:
 
     def _write_json(self, name: str, data: dict[str, Any]) -> None:
         self._write(name, _dump(data))
+
+
+def _as(kind: type[T], data: dict[str, Any]) -> T:
+    """A record from its JSON; fields that a later version added are passed over."""
+    return kind(**{field.name: data[field.name] for field in fields(kind) if field.name in data})  # type: ignore[arg-type]
 
 
 def _dump(data: dict[str, Any]) -> bytes:

@@ -9,6 +9,7 @@ import io
 import site
 import sys
 import sysconfig
+import threading
 import types
 import zipfile
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from typing import Any
 
 #: installed on the cluster in its own right, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
+_PARSING = threading.Lock()
 
 
 def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, bytes]:
@@ -66,8 +68,14 @@ def unpack(data: bytes, directory: Path) -> list[str]:
 
 def sources_digest(sources: dict[str, bytes]) -> str:
     """A digest that comments and blank lines do not change."""
-    lines = [f"{name} {ast.dump(ast.parse(sources[name]))}" for name in sorted(sources)]
+    lines = [f"{name} {_tree(sources[name])}" for name in sorted(sources)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
+
+
+def _tree(source: bytes) -> str:
+    # two threads that build a tree at once can break each other in CPython 3.11
+    with _PARSING:
+        return ast.dump(ast.parse(source))
 
 
 def code_digest(function: Callable[..., Any]) -> str:

@@ -109,9 +109,15 @@ class CheckpointConfig(Model):
 
 
 class FailureConfig(Model):
-    """`max_failures`: worker-group failures survived within one attempt (-1: no limit)."""
+    """`max_failures`: worker-group failures survived within one attempt (-1: no limit); a user's exception is never tried
+    again. Preemptions are counted apart: `max_preemption_failures`; `relax_collectives_on_preemption` and
+    `preemption_grace_s` (seconds) let the surviving workers commit a checkpoint without those that are already gone."""
 
     max_failures: int = Field(3, ge=-1)
+    controller_failure_limit: int = Field(-1, ge=-1)
+    max_preemption_failures: int = Field(-1, ge=-1)
+    relax_collectives_on_preemption: bool = False
+    preemption_grace_s: float = Field(0.0, ge=0)
 
 
 class RunConfig(Model):
@@ -141,6 +147,7 @@ class Limits(Model):
     max_attempts: int = Field(3, ge=1, description="Ray jobs started after losses of infrastructure, in one call")
     heartbeat_ttl_s: float = Field(30.0, gt=0, description="an unmoved heartbeat is silent after this")
     unreachable_timeout_s: float | None = Field(None, gt=0, description="then, heartbeat silent, begin elsewhere")
+    orphan_timeout_s: float | None = Field(None, gt=0, description="without a sign of any orchestrator the driver stops")
 
 
 class DatasetConfig(Model):

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 SCHEMES = ("file", "s3")
+#: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long
+#: each time, so throttling and 5xx answers are borne for about two minutes.
+S3_ATTEMPTS = 12
 
 
 def default_storage_path() -> str:
@@ -161,6 +164,15 @@ class Location:
             raise StorageError(f"{self.uri} cannot be created: {exc}{hint}") from exc
         return True
 
+    def delete(self) -> None:
+        """Delete this file; fine where there is none."""
+        try:
+            self.fs.delete_file(self.path)
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            raise StorageError(f"{self.uri} cannot be deleted: {exc}") from exc
+
     def delete_dir(self) -> None:
         try:
             self.fs.delete_dir(self.path)
@@ -206,6 +218,10 @@ def _filesystem(scheme: str, netloc: str, query: str) -> FileSystem:
         filesystem, _ = fs.FileSystem.from_uri(bucket_uri)
     except (OSError, ValueError) as exc:
         raise SpecError(f"storage_path: given {bucket_uri!r}; it cannot be opened ({exc})") from exc
+    if scheme == "s3":
+        # a URI has no word for retries; the options it was opened with are what it is pickled as
+        _, (options,) = filesystem.__reduce__()
+        return fs.S3FileSystem(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS))
     return filesystem
 
 
@@ -213,13 +229,15 @@ def _filesystem(scheme: str, netloc: str, query: str) -> FileSystem:
 def _s3_client(query: str) -> Any:
     try:
         import boto3
+        from botocore.config import Config
     except ImportError as exc:
         raise SpecError("storage_path: s3:// needs boto3: pip install 'ray-train-workflows[s3]'") from exc
     options = dict(parse_qsl(query))
     endpoint = options.get("endpoint_override")
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
-    return boto3.client("s3", endpoint_url=endpoint, region_name=options.get("region"))
+    config = Config(retries={"mode": "standard", "total_max_attempts": S3_ATTEMPTS})
+    return boto3.client("s3", endpoint_url=endpoint, region_name=options.get("region"), config=config)
 
 
 def _s3_create(location: Location, data: bytes) -> bool:
@@ -230,7 +248,8 @@ def _s3_create(location: Location, data: bytes) -> bool:
         _s3_client(urlsplit(location.uri).query).put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
     except ClientError as exc:
         if exc.response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict"):
-            return False
+            # a put whose answer was lost is sent again, and then finds what it wrote itself
+            return location.read() == data
         raise StorageError(f"{location.uri} cannot be created: {exc}") from exc
     except BotoCoreError as exc:
         raise StorageError(f"{location.uri} cannot be created: {exc}") from exc

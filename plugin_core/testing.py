@@ -67,6 +67,10 @@ class FakeCluster:
     async def connect(self) -> JobsClient:
         return JobsClient(self.address, self.token)
 
+    @property
+    def identity(self) -> str:
+        return "fake"
+
     def driver_command(self) -> str:
         return "fake-driver"
 
@@ -76,6 +80,7 @@ class FakeCluster:
         app = web.Application(middlewares=[self._gate])
         app.router.add_get("/api/version", self._version)
         app.router.add_get("/api/v0/nodes", self._nodes)
+        app.router.add_get("/api/v0/actors", self._actors)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/", self._list)
         app.router.add_get("/api/jobs/{id}", self._get)
@@ -107,6 +112,9 @@ class FakeCluster:
     async def _nodes(self, request: web.Request) -> web.Response:
         node = {"state": "ALIVE", "resources_total": {"CPU": self.num_cpus, "GPU": self.num_gpus}}
         return web.json_response({"data": {"result": {"result": [node]}}})
+
+    async def _actors(self, request: web.Request) -> web.Response:
+        return web.json_response({"data": {"result": {"result": []}}})
 
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()

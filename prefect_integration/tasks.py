@@ -84,7 +84,7 @@ def _run(spec: StepSpec, cluster: Cluster | None, key: str | None) -> AnyResult:
 
 def _cancel(rundir: RunDir, cluster: Cluster) -> None:
     try:
-        outcome = run_sync(acancel(rundir, cluster))
+        outcome = run_sync(acancel(rundir, cluster, rundir.latest() or None))
     except RayTrainWorkflowsError as exc:
         outcome = exc.message
     get_run_logger().warning("%s: %s", rundir.uri, outcome)

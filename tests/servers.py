@@ -1,8 +1,8 @@
 """Real servers for tests: the embedded Ray head under a home of its own, and an S3 API over HTTP."""
 
+import asyncio
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +13,9 @@ from pathlib import Path
 import psutil
 
 from plugin_core import local_head
+from plugin_core.errors import ClusterUnreachableError
+from plugin_core.jobs import JobsClient
+from plugin_core.keeper import free_ports
 
 #: What the S3 client in every process of a test needs; the server takes any key.
 S3_ENVIRONMENT = {
@@ -56,7 +59,7 @@ def s3_server(log: Path) -> Iterator[str]:
     """moto's S3 server with the bucket "runs"; yields a storage URI in it."""
     import boto3
 
-    port = free_port()
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
@@ -70,10 +73,20 @@ def s3_server(log: Path) -> Iterator[str]:
         process.wait(timeout=30)
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 120) -> None:
+    """Until a Ray head answers at `address` with so many living nodes."""
+
+    async def nodes() -> int:
+        async with JobsClient(address, token) as client:
+            return len(await client.nodes())
+
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(ClusterUnreachableError):
+            if asyncio.run(nodes()) >= count:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"{address} had not {count} nodes within {timeout_s} s")
 
 
 def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 90) -> None:

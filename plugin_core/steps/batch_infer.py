@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core import data
 from plugin_core.results import BatchInferResult
 from plugin_core.specs import BatchInferSpec
+from plugin_core.steps.resources import in_words, no_resources
 from plugin_core.storage import Location
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ class _Predict:
 
 def run(context: StepContext) -> BatchInferResult:
     import pyarrow.dataset
+    import ray.data
     from ray.data import ActorPoolStrategy
+    from ray.exceptions import GetTimeoutError, RayTaskError
 
     spec = context.spec
     assert isinstance(spec, BatchInferSpec)
@@ -57,7 +60,16 @@ def run(context: StepContext) -> BatchInferResult:
         num_gpus=spec.num_gpus or None,
     )
     context.set_phase("predicting")
-    dataset.write_parquet(output.path, filesystem=output.fs)
+    limit = spec.limits.scheduling_timeout_s
+    if limit is not None:
+        ray.data.DataContext.get_current().wait_for_min_actors_s = limit
+    try:
+        dataset.write_parquet(output.path, filesystem=output.fs)
+    except GetTimeoutError as exc:
+        if limit is None or isinstance(exc, RayTaskError):
+            raise  # the predictor's own
+        shape = in_words({"CPU": spec.num_cpus, "GPU": spec.num_gpus})
+        raise no_resources(limit, f"{low} actor(s) of {shape} each") from exc
     rows = pyarrow.dataset.dataset(output.path, filesystem=output.fs, format="parquet").count_rows()
     output.child(MARKER).write(json.dumps({"rows": rows, "checkpoint": spec.checkpoint.uri}).encode())
     return BatchInferResult(run=context.run, output=output.uri, rows=rows, metrics={"rows": rows})

@@ -1,4 +1,4 @@
-"""What we listen to on Ray Train's controller."""
+"""What we listen to on Ray Train's controller: the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class JournalCallback(ReportCallback, ControllerCallback):
         self._append({"report": self._reports, "metrics": metrics[0] if metrics else {}, "checkpoint": name})
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        before, now = _state_name(previous_state), _state_name(current_state)
+        before, now = state_name(previous_state), state_name(current_state)
         if before != now:
             self._append({"phase": now})
 
@@ -52,5 +52,6 @@ class JournalCallback(ReportCallback, ControllerCallback):
             logger.exception("the journal misses an entry: %s", entry)
 
 
-def _state_name(state: Any) -> str:
+def state_name(state: Any) -> str:
+    """The controller's state in Ray's word, in lower case: initializing, scheduling, running, restarting, …"""
     return str(state._state_type.state_name).lower()

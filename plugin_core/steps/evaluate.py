@@ -11,6 +11,7 @@ from plugin_core.functions import call_with
 from plugin_core.jsonsafe import json_safe
 from plugin_core.results import EvaluationResult
 from plugin_core.specs import EvaluateSpec, Threshold
+from plugin_core.steps.resources import reserved
 
 if TYPE_CHECKING:
     from plugin_core.steps import StepContext
@@ -29,10 +30,11 @@ def run(context: StepContext) -> EvaluationResult:
     def evaluate() -> Any:
         return json_safe(call_with(function, checkpoint, dataset, config))
 
-    context.set_phase("evaluating")
     # a task of its own, so that it runs where its CPUs and GPUs are; the driver has none
-    task = ray.remote(num_cpus=spec.num_cpus, num_gpus=spec.num_gpus)(evaluate)
-    metrics = ray.get(task.remote())
+    with reserved([{"CPU": spec.num_cpus, "GPU": spec.num_gpus}], spec.limits.scheduling_timeout_s) as strategy:
+        context.set_phase("evaluating")
+        task = ray.remote(num_cpus=spec.num_cpus, num_gpus=spec.num_gpus, scheduling_strategy=strategy)(evaluate)
+        metrics = ray.get(task.remote())
     if not isinstance(metrics, dict):
         raise UserCodeError(f"evaluate: returned {type(metrics).__name__}; accepted is a dict of metrics")
     failed = {name: why for name, bound in spec.thresholds.items() if (why := judge(metrics.get(name), bound))}

@@ -3,36 +3,50 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import TYPE_CHECKING, Any
 
 from plugin_core import data
+from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.frameworks import TrainerInputs, build_trainer
 from plugin_core.journal import JournalReader
+from plugin_core.restore import repair_snapshot
 from plugin_core.results import CheckpointRef, TrainResult
 from plugin_core.specs import TrainSpec
-from plugin_core.steps.worker import wrap
+from plugin_core.steps.worker import WorkerOptions, wrap
 from plugin_core.storage import Location
 
 if TYPE_CHECKING:
     from plugin_core.steps import StepContext
 
+logger = logging.getLogger(__name__)
+
 
 def run(context: StepContext) -> TrainResult:
     from plugin_core.steps.callbacks import JournalCallback
+    from plugin_core.steps.guard import GuardCallback
 
     spec = context.spec
     assert isinstance(spec, TrainSpec)
+    checkpoints = spec.run_config.checkpoint_config
+    if repaired := repair_snapshot(context.rundir, checkpoints):
+        logger.warning("%s", repaired)
+    uri, attempt = context.rundir.uri, context.attempt
     warm_start = spec.resume_from.uri if spec.resume_from else None
-    wrapped = functools.partial(wrap, attempt=context.attempt, warm_start=warm_start)
+    options = WorkerOptions(uri, attempt, warm_start, checkpoints.checkpoint_score_attribute)
+    wrapped = functools.partial(wrap, options=options)
     loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     reports = [entry for entry in JournalReader(context.rundir).read() if "report" in entry]
-    callback = JournalCallback(context.rundir.uri, context.attempt, len(reports))
+    callbacks = [
+        JournalCallback(uri, attempt, len(reports)),
+        GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
+    ]
     inputs = TrainerInputs(
         train_loop=wrapped(loop) if loop else None,
         wrap=wrapped,
         train_loop_config=spec.train_loop_config,
         scaling_config=_scaling_config(spec),
-        run_config=_run_config(spec, context, callback),
+        run_config=_run_config(spec, context, callbacks),
         datasets={
             name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
             for name, config in spec.datasets.items()
@@ -49,7 +63,7 @@ def _scaling_config(spec: TrainSpec) -> Any:
     return ScalingConfig(**spec.scaling_config.model_dump(exclude_none=True))
 
 
-def _run_config(spec: TrainSpec, context: StepContext, callback: Any) -> Any:
+def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> Any:
     from ray.train import CheckpointConfig, FailureConfig, RunConfig
 
     ours = spec.run_config
@@ -57,11 +71,11 @@ def _run_config(spec: TrainSpec, context: StepContext, callback: Any) -> Any:
     return RunConfig(
         name=name,
         storage_path=parent or "/",
-        storage_filesystem=context.rundir.location.fs,
+        storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
         checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
         failure_config=FailureConfig(**ours.failure_config.model_dump()),
         worker_runtime_env=ours.worker_runtime_env,
-        callbacks=[callback],
+        callbacks=callbacks,
     )
 
 

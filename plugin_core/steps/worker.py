@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from plugin_core.functions import call_with
@@ -14,11 +16,23 @@ TRACEBACK = "_raytrain_traceback"
 _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 
-def wrap(loop: Callable[..., Any], *, attempt: int, warm_start: str | None) -> Callable[[dict[str, Any]], Any]:
-    """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first checkpoint."""
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
+    metric by which Ray ranks checkpoints."""
+
+    run_uri: str
+    attempt: int
+    warm_start: str | None = None
+    score_attribute: str | None = None
+
+
+def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
+    """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
+    checkpoint, and `report()` returns when its checkpoint is one that the run would resume from."""
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
-        _install(attempt, warm_start)
+        _install(options)
         try:
             return call_with(loop, config)
         except Exception as exc:
@@ -37,11 +51,16 @@ def _users_traceback(exc: Exception) -> str:
     return "".join(traceback.format_exception(type(exc), exc, found))
 
 
-def _install(attempt: int, warm_start: str | None) -> None:
+def _install(options: WorkerOptions) -> None:
     import ray.train
     from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
     from ray.train.v2._internal.execution import train_fn_utils
     from ray.train.v2._internal.execution.context import get_train_context
+
+    context = get_train_context()
+    # what a killed worker group of this attempt left half uploaded keeps its number
+    taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
+    skip = max(0, taken - context.report_call_index)
 
     class SafeTrainFnUtils(train_fn_utils.DistributedTrainFnUtils):
         """Ray's own hook for changing what `ray.train.report` and `get_checkpoint` do in a worker."""
@@ -54,10 +73,13 @@ def _install(attempt: int, warm_start: str | None) -> None:
             checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
             **kwargs: Any,
         ) -> None:
-            # a replayed epoch must not write into the directory of its first run, which top-K may delete later
-            number = get_train_context().report_call_index + 1
-            name = f"{checkpoint_dir_name or 'checkpoint'}_a{attempt:03}_{number:06}"
-            super().report(json_safe(metrics), checkpoint, name, checkpoint_upload_mode, **kwargs)
+            # a replayed epoch must not write into the directory of its first run, which top-K may delete later; rank 0
+            # names the directory for all
+            number = get_train_context().report_call_index + 1 + skip
+            name = f"{checkpoint_dir_name or 'checkpoint'}_a{options.attempt:03}_{number:06}"
+            super().report(
+                _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
+            )
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
                 # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
                 # interval. This waits for the controller's next poll.
@@ -65,10 +87,36 @@ def _install(attempt: int, warm_start: str | None) -> None:
 
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()
-            if own is None and warm_start is not None:
+            if own is None and options.warm_start is not None:
                 from plugin_core.results import CheckpointRef
 
-                return CheckpointRef(uri=warm_start).to_ray()
+                return CheckpointRef(uri=options.warm_start).to_ray()
             return own
 
     train_fn_utils.set_train_fn_utils(SafeTrainFnUtils())
+
+
+def _numbers_taken(options: WorkerOptions) -> int:
+    """The highest number among the checkpoint directories of this attempt, registered or not."""
+    from plugin_core.rundir import RunDir
+
+    pattern = re.compile(rf"_a{options.attempt:03}_(\d+)$")
+    found = (pattern.search(name) for name in RunDir.at(options.run_uri).location.names())
+    return max((int(match.group(1)) for match in found if match), default=0)
+
+
+def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:
+    """JSON-safe metrics. Ray ranks a checkpoint without its score last, but breaks on one that is null, as NaN becomes."""
+    safe: dict[str, Any] = json_safe(metrics)
+    if score_attribute is None:
+        return safe
+    return _without_null(safe, score_attribute.split("/"))
+
+
+def _without_null(metrics: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    if path[0] not in metrics:
+        return metrics
+    inner = metrics[path[0]]
+    if len(path) > 1 and isinstance(inner, dict):
+        return {**metrics, path[0]: _without_null(inner, path[1:])}
+    return {key: value for key, value in metrics.items() if key != path[0] or value is not None}

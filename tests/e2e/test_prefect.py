@@ -185,7 +185,7 @@ def test_a_cancel_stops_the_job(flows: Flows, tmp_path: Path, how: str) -> None:
         process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) != 0
     rundir = RunDir.at(str(folder))
-    assert rundir.wanted() == "cancel"
+    assert rundir.intent().cancel_through == 1
     assert run_sync(job_status(rundir)) == "STOPPED"
 
 

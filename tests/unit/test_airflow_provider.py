@@ -276,8 +276,8 @@ def test_a_kill_stops_the_job_only_when_the_task_is_over(
 
     asyncio.run(killed_twice())
     assert list(fake.jobs.values()) == [job]
-    wanted = RunDir.at(trigger.serialize()[1]["run_uri"]).wanted()
-    assert wanted == ("cancel" if job == "STOPPED" else "run")
+    intent = RunDir.at(trigger.serialize()[1]["run_uri"]).intent()
+    assert (intent.cancel_through, intent.whole_run) == (1 if job == "STOPPED" else 0, "")
 
 
 def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(

@@ -5,12 +5,13 @@ import itertools
 import pytest
 
 from plugin_core.decide import Action, Do, Job, Observed, decide
-from plugin_core.errors import EXIT_NOT_SHARED
+from plugin_core.errors import EXIT_NOT_SHARED, TERMINATED
 from plugin_core.rundir import AttemptEnd
 
 USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …")
 LOST = AttemptEnd("infrastructure", "a node died")
 SUCCEEDED = AttemptEnd("succeeded")
+TERM = AttemptEnd(TERMINATED, "SIGTERM")
 
 
 def seen(**fields: object) -> Observed:
@@ -65,12 +66,43 @@ TABLE = [
     ("cancel wanted, job over: cancelled", seen(job=Job.STOPPED, cancel_wanted=True), Do.FAIL),
     ("cancel wanted before anything ran: cancelled", Observed(cancel_wanted=True), Do.FAIL),
     (
+        "cancel wanted, unreachable and silent: cancelled, as far as anybody can tell",
+        seen(job=Job.UNREACHABLE, cancel_wanted=True, heartbeat_silent=True),
+        Do.FAIL,
+    ),
+    (
+        "cancel wanted, job over, its processes not yet: wait for them",
+        seen(job=Job.STOPPED, cancel_wanted=True, actors_alive=True),
+        Do.WAIT,
+    ),
+    (
         "cancelled by the driver while unreachable: cancelled",
         seen(job=Job.UNREACHABLE, cancel_wanted=True, end=LOST),
         Do.FAIL,
     ),
+    ("an attempt that an earlier call cancelled is stopped", seen(job=Job.RUNNING, attempt_unwanted=True), Do.STOP),
+    (
+        "and once it is over, this call goes on",
+        seen(job=Job.STOPPED, attempt_unwanted=True, end=AttemptEnd("cancelled")),
+        Do.SUBMIT_NEXT,
+    ),
+    ("cancelled before its submit: this call goes on", seen(job=Job.ABSENT, attempt_unwanted=True), Do.SUBMIT_NEXT),
+    (
+        "FAILED and silent, but its actors live: wait",
+        seen(job=Job.FAILED, heartbeat_silent=True, actors_alive=True),
+        Do.WAIT,
+    ),
+    ("an end recorded, but its actors live: wait", seen(job=Job.FAILED, end=LOST, actors_alive=True), Do.WAIT),
+    ("an end recorded, but the job hangs: stop it", seen(job=Job.RUNNING, end=LOST, heartbeat_silent=True), Do.STOP),
+    ("an end said succeeded, the result is gone: next attempt", seen(job=Job.SUCCEEDED, end=SUCCEEDED), Do.SUBMIT_NEXT),
+    ("a SIGTERM with the job stopped: stopped from outside", seen(job=Job.STOPPED, end=TERM), Do.FAIL),
+    ("a SIGTERM without anybody stopping the job: a lost node", seen(job=Job.FAILED, end=TERM), Do.SUBMIT_NEXT),
+    ("a SIGTERM on a head that is gone", seen(job=Job.OTHER_INCARNATION, end=TERM), Do.SUBMIT_NEXT),
+    ("lost after the deadline: no further attempt", seen(job=Job.FAILED, end=LOST, overdue="too long"), Do.FAIL),
+    ("overdue, but out of sight and beating: its driver knows", seen(job=Job.UNREACHABLE, overdue="too long"), Do.WAIT),
+    ("overdue before anything ran: timeout", Observed(overdue="too long"), Do.FAIL),
     ("overdue and running: stop", seen(job=Job.RUNNING, overdue="too long"), Do.STOP),
-    ("overdue and over: timeout", seen(job=Job.STOPPED, overdue="too long"), Do.FAIL),
+    ("overdue and over: timeout", seen(job=Job.STOPPED, overdue="too long", heartbeat_silent=True), Do.FAIL),
     ("storage not shared: refused", seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), Do.FAIL),
 ]
 
@@ -86,7 +118,8 @@ def test_the_table(observed: Observed, expected: Do) -> None:
         (seen(job=Job.FAILED, end=USER_ERROR), "user_error"),
         (seen(job=Job.FAILED, end=LOST, attempts_of_this_call=3), "infrastructure"),
         (seen(job=Job.STOPPED, heartbeat_silent=True), "cancelled"),
-        (seen(job=Job.STOPPED, overdue="too long"), "timeout"),
+        (seen(job=Job.STOPPED, overdue="too long", end=TERM), "timeout"),
+        (seen(job=Job.STOPPED, end=TERM), "cancelled"),
         (seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), "spec_error"),
     ],
 )
@@ -99,29 +132,27 @@ def test_a_user_error_carries_the_users_traceback() -> None:
     assert action == Action(Do.FAIL, USER_ERROR.message, "user_error", USER_ERROR.details)
 
 
-EVERYTHING = [
-    Observed(*values)
-    for values in itertools.product(
-        [False],
-        [0, 1],
-        [True, False],
-        [None, LOST, USER_ERROR, SUCCEEDED],
-        list(Job),
-        [""],
-        [""],
-        [None],
-        [True, False],
-        [True, False],
-        [1, 3],
-        [3],
-        ["", "overdue"],
-        [True, False],
-    )
-]
+VALUES = {
+    "attempt": [0, 1],
+    "ours": [True, False],
+    "end": [None, LOST, USER_ERROR, SUCCEEDED, TERM],
+    "job": list(Job),
+    "actors_alive": [True, False],
+    "heartbeat_silent": [True, False],
+    "cancel_wanted": [True, False],
+    "attempt_unwanted": [True, False],
+    "attempts_of_this_call": [1, 3],
+    "overdue": ["", "overdue"],
+    "gave_up_on_cluster": [True, False],
+}
+EVERYTHING = [Observed(**dict(zip(VALUES, values, strict=True))) for values in itertools.product(*VALUES.values())]
 
 
 def test_every_observation_has_an_answer() -> None:
     assert {decide(observed).do for observed in EVERYTHING} <= set(Do)
+
+
+GONE = (Job.UNREACHABLE, Job.OTHER_INCARNATION)
 
 
 def test_a_next_attempt_never_starts_beside_a_job_that_may_live() -> None:
@@ -130,9 +161,17 @@ def test_a_next_attempt_never_starts_beside_a_job_that_may_live() -> None:
         if decide(observed).do is not Do.SUBMIT_NEXT or observed.attempt == 0:
             continue
         assert observed.job not in (Job.PENDING, Job.RUNNING), observed
-        assert observed.end is not None or observed.heartbeat_silent, observed
+        assert not observed.actors_alive or observed.job in (Job.ABSENT, Job.UNASKED, *GONE), observed
+        never_submitted = observed.job is Job.ABSENT
+        assert observed.end is not None or observed.heartbeat_silent or never_submitted, observed
         if observed.job is Job.UNREACHABLE and observed.end is None:
             assert observed.gave_up_on_cluster, observed
+
+
+def test_after_the_deadline_nothing_is_started() -> None:
+    for observed in EVERYTHING:
+        if observed.overdue:
+            assert decide(observed).do not in (Do.SUBMIT_NEXT, Do.SUBMIT_SAME), observed
 
 
 def test_a_cancelled_run_is_never_started_again() -> None:

@@ -41,7 +41,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     with watched.watch:
-        watched.rundir.want("cancel")
+        watched.rundir.cancel()
         assert watched.called.wait(30)
     assert isinstance(watched.stopped[0], StepCancelledError)
 

@@ -9,7 +9,7 @@ import pytest
 from plugin_core import RunConfig, ScalingConfig, TrainSpec
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.results import RunRef, TrainResult
-from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir, run_name
+from plugin_core.rundir import AttemptEnd, Heartbeat, Intent, RunDir, run_name
 from plugin_core.specs import FailureConfig, Limits
 from tests.steps_for_tests import counting_loop
 
@@ -138,24 +138,25 @@ def test_submission_ids_differ_by_storage_generation_and_attempt(tmp_path: Path)
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
-    assert (rundir.end(1), rundir.heartbeat(1), rundir.result(), rundir.wanted()) == (None, None, None, "run")
+    assert (rundir.end(1), rundir.heartbeat(1), rundir.result(), rundir.intent()) == (None, None, None, Intent())
     rundir.record_end(1, AttemptEnd("user_error", "m", "d", 1.5))
     rundir.beat(1, Heartbeat(3, "training", 2.0))
-    rundir.want("cancel")
+    rundir.claim(1, "a", "i")
+    rundir.cancel()
     result = TrainResult(run=RunRef(uri=rundir.uri, name="run"), metrics={"a": 1})
     rundir.write_result(result)
     assert rundir.end(1) == AttemptEnd("user_error", "m", "d", 1.5)
     assert rundir.heartbeat(1) == Heartbeat(3, "training", 2.0)
-    assert rundir.wanted() == "cancel"
+    assert rundir.intent().cancel_through == rundir.intent().whole_through == 1
     assert rundir.result() == result
 
 
 def test_a_half_written_file_is_an_error_and_not_absence(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
-    rundir.want("cancel")
+    rundir.cancel()
     (tmp_path / "run/.step/intent.json").write_text('{"want": "can')
     with pytest.raises(StorageError, match="holds no JSON"):
-        rundir.wanted()
+        rundir.intent()
 
 
 def test_a_run_name_is_safe_stable_and_keeps_long_ids_apart() -> None:
@@ -165,3 +166,31 @@ def test_a_run_name_is_safe_stable_and_keeps_long_ids_apart() -> None:
     assert run_name("a/b") != run_name("a_b") != run_name("a:b")
     assert run_name("x" * 500) != run_name("x" * 501)
     assert len(run_name("x" * 500)) <= 96
+
+
+def test_a_cancel_is_never_taken_back_and_names_the_attempts_it_means(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    for attempt in (1, 2, 3):
+        rundir.claim(attempt, "a", "i")
+    assert rundir.cancel(2) == rundir.intent() == Intent(cancel_through=2)
+    assert rundir.cancel(1) == Intent(cancel_through=2)
+    whole = rundir.cancel()
+    assert (whole.cancel_through, whole.whole_through) == (3, 3)
+    assert rundir.cancel(2) == whole
+
+
+def test_the_first_record_of_an_end_and_of_a_result_stays(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    for word in ("first", "second"):
+        rundir.record_end(1, AttemptEnd("infrastructure", word))
+        kept = rundir.write_result(TrainResult(run=RunRef(uri=rundir.uri, name="run"), metrics={"who": word}))
+        assert kept.metrics == {"who": "first"}
+    assert rundir.end(1) == AttemptEnd("infrastructure", "first")
+
+
+def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    receipt = rundir.claim(1, "a", "i")
+    file = tmp_path / "run/.step/attempts/001.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "of_the_future": 1}))
+    assert rundir.receipt(1) == receipt

@@ -21,7 +21,7 @@ from plugin_core.errors import (
     StepTimeoutError,
     UserCodeError,
 )
-from plugin_core.rundir import RunDir
+from plugin_core.rundir import Intent, RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
 from plugin_core.testing import FakeCluster
@@ -124,7 +124,7 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
 
         def listen(event: Event) -> None:
             events.append(event)
-            if "unreachable" in event.text:  # meanwhile the job finishes; its API is still away
+            if "cannot be asked" in event.text:  # meanwhile the job finishes; its API is still away
                 receipt = rundir.receipt(1)
                 assert receipt is not None
                 cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
@@ -155,6 +155,7 @@ def test_cancel_stops_the_job_is_idempotent_and_the_run_says_so(tmp_path: Path) 
         run_sync(Supervisor(rundir, cluster).submit())
         assert [run_sync(acancel(rundir, cluster)) for _ in range(2)] == ["cancelled", "cancelled"]
         assert list(cluster.jobs.values()) == ["STOPPED"]
+        assert rundir.end(1).outcome == "cancelled"
         with pytest.raises(StepCancelledError):
             run_sync(Supervisor(rundir, cluster, since_attempt=0).run())
 
@@ -164,7 +165,7 @@ def test_cancel_after_the_end_changes_nothing(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
         run(spec, cluster)
         assert run_sync(acquired(spec, cluster)) == "finished"
-    assert RunDir.of(spec).wanted() == "run"
+    assert RunDir.of(spec).intent() == Intent()
 
 
 async def acquired(spec: TrainSpec, cluster: FakeCluster) -> str:

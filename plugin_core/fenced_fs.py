@@ -1,0 +1,140 @@
+"""The filesystem that Ray Train gets: the run's own, with the fence before each write and an atomic snapshot.
+
+Ray's checkpoint manager registers a checkpoint, writes its snapshot and deletes old checkpoints before any callback runs
+(ray 2.60), so no callback can fence it; but every file of it passes through `RunConfig.storage_filesystem`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyarrow import NativeFile, PythonFile
+from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, PyFileSystem
+
+from plugin_core.errors import FencedError
+from plugin_core.fence import Fence
+from plugin_core.storage import Location
+
+#: Ray Train's own index of a run's checkpoints; a torn one stops the run for good (ray 2.60).
+SNAPSHOT = "checkpoint_manager_snapshot.json"
+
+
+class _Replaced:
+    """A file object that is collected in memory and replaces the file at `place` atomically when it is closed."""
+
+    closed = False
+
+    def __init__(self, place: Location, fence: Fence):
+        self._place = place
+        self._fence = fence
+        self._parts: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def flush(self) -> None:
+        pass
+
+    def tell(self) -> int:
+        return sum(map(len, self._parts))
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._fence.check()
+            self._place.write(b"".join(self._parts))
+
+
+class _FencedHandler(FileSystemHandler):
+    """The run's filesystem with the fence before each write. It travels to controller and workers as the run's URI, since
+    pyarrow's S3FileSystem forgets its retry strategy when it is pickled."""
+
+    def __init__(self, run_uri: str, attempt: int):
+        self._key = (run_uri, attempt)
+        self._fence = Fence(run_uri, attempt)
+        self._run = Location.of(run_uri)
+        self._fs: FileSystem = self._run.fs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FencedHandler, self._key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _FencedHandler) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    # ---- reading
+
+    def get_type_name(self) -> str:
+        return f"fenced-{self._fs.type_name}"
+
+    def normalize_path(self, path: str) -> str:
+        normal: str = self._fs.normalize_path(path)
+        return normal
+
+    def get_file_info(self, paths: list[str]) -> list[FileInfo]:
+        found: list[FileInfo] = self._fs.get_file_info(paths)
+        return found
+
+    def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
+        found: list[FileInfo] = self._fs.get_file_info(selector)
+        return found
+
+    def open_input_stream(self, path: str) -> NativeFile:
+        # without a buffer of pyarrow's own, which the caller's side adds
+        return self._fs.open_input_stream(path)
+
+    def open_input_file(self, path: str) -> NativeFile:
+        return self._fs.open_input_file(path)
+
+    # ---- writing
+
+    def open_output_stream(self, path: str, metadata: Any = None) -> NativeFile:
+        if path == self._run.child(SNAPSHOT).path:
+            return PythonFile(_Replaced(self._run.child(SNAPSHOT), self._fence), mode="w")
+        self._fence.check(cached=True)
+        return self._fs.open_output_stream(path, metadata=metadata)
+
+    def open_append_stream(self, path: str, metadata: Any = None) -> NativeFile:
+        self._fence.check()
+        return self._fs.open_append_stream(path, metadata=metadata)
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        self._fence.check(cached=True)
+        self._fs.create_dir(path, recursive=recursive)
+
+    def delete_dir(self, path: str) -> None:
+        self._fence.check()
+        self._fs.delete_dir(path)
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        self._fence.check()
+        self._fs.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
+
+    def delete_root_dir_contents(self) -> None:
+        raise FencedError("the root of the storage is nobody's to delete")
+
+    def delete_file(self, path: str) -> None:
+        self._fence.check()
+        self._fs.delete_file(path)
+
+    def move(self, src: str, dest: str) -> None:
+        self._fence.check()
+        self._fs.move(src, dest)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self._fence.check(cached=True)
+        self._fs.copy_file(src, dest)
+
+
+def fenced_filesystem(run_uri: str, attempt: int) -> FileSystem:
+    """The filesystem to give to Ray Train as `RunConfig.storage_filesystem`."""
+    return PyFileSystem(_FencedHandler(run_uri, attempt))

@@ -1,0 +1,80 @@
+"""What an engine may show of a run while it goes on: decisions, journal, the job's log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin_core.decide import Action, Do
+from plugin_core.errors import ClusterUnreachableError
+from plugin_core.jobs import JobsClient
+from plugin_core.journal import JournalReader
+from plugin_core.observe import Look
+from plugin_core.rundir import RunDir
+
+#: A log is not read again for this many times as long as reading it took: the Jobs API sends all of it each time.
+LOG_PAUSE = 10.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`)
+    or "log" (lines of the job)."""
+
+    kind: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]
+
+
+class Follower:
+    """Tells a listener what is new since the last time. Log and journal are read from a position, so a connection that
+    breaks loses and repeats no line; and what the log says, or its end, never counts as news about the job."""
+
+    def __init__(self, rundir: RunDir, listener: Listener | None):
+        self.tell = listener or (lambda event: None)
+        self._journal = JournalReader(rundir)
+        self._said = ""
+        self._log_seen: dict[str, int] = {}
+        self._log_due = 0.0
+
+    async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
+        receipt, job = look.receipt, look.job
+        text = f"{action.do.value}: {action.why}"
+        if text != self._said:
+            self._said = text
+            data = {"submission_id": receipt.submission_id, "attempt": receipt.attempt} if receipt else {}
+            self.tell(Event("state", text, data))
+        if receipt is None:
+            return
+        for entry in await asyncio.to_thread(self._journal.read):
+            if "report" in entry:
+                self.tell(Event("report", f"report {entry['report']}: {_in_words(entry['metrics'])}", entry))
+            else:
+                self.tell(Event("phase", f"phase: {entry['phase']}", entry))
+        if job is not None and client is not None:
+            await self._show_log(client, receipt.submission_id, final=job.terminal or action.do is Do.RETURN)
+
+    async def _show_log(self, client: JobsClient, submission_id: str, final: bool) -> None:
+        began = time.monotonic()
+        if began < self._log_due and not final:
+            return
+        try:
+            log = await client.logs(submission_id)
+        except ClusterUnreachableError:
+            return  # read again from the same position when the cluster answers
+        self._log_due = time.monotonic() + LOG_PAUSE * (time.monotonic() - began)
+        start = self._log_seen.get(submission_id, 0)
+        end = len(log) if final else log.rfind("\n") + 1
+        if end > start:
+            self._log_seen[submission_id] = end
+            self.tell(Event("log", log[start:end].rstrip("\n")))
+
+
+def _in_words(metrics: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

@@ -1,0 +1,167 @@
+"""One look at a run: its directory and its job, as the facts that `decide` judges."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin_core.clusters import Cluster
+from plugin_core.decide import Job, Observed
+from plugin_core.errors import ClusterUnreachableError
+from plugin_core.jobs import JobInfo, JobsClient
+from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
+from plugin_core.specs import Limits
+
+#: A silence is counted only over looks that follow each other at least so closely (seconds): a storage that could not
+#: be read, or a stopped process of ours, says nothing about the heartbeat.
+GAP_S = 15.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen, with the receipt and the job it was seen of."""
+
+    seen: Observed
+    receipt: Receipt | None = None
+    job: JobInfo | None = None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    has_result: bool = False
+    intent: Intent = field(default_factory=Intent)
+    receipt: Receipt | None = None
+    end: AttemptEnd | None = None
+    beat: Any = None
+
+
+class Observer:
+    """Looks at one run, and keeps its own clocks: those of two hosts are never compared.
+
+    `since_attempt`: attempts up to this one belong to earlier calls (None: told by what is there at the first look).
+    """
+
+    def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
+        self.rundir = rundir
+        self.cluster = cluster
+        self.since_attempt = since_attempt
+        self.attempt = since_attempt or 0
+        self.giving_up = False
+        self.limits: Limits | None = None
+        self.client: JobsClient | None = None
+        self._whole_run = ""
+        self._started = time.monotonic()
+        self._looked = self._started
+        self._beat: tuple[Any, float] = (None, self._started)
+        self._unreachable_since: float | None = None
+        self._pending_since: float | None = None
+
+    async def connect(self) -> JobsClient:
+        if self.client is None:
+            client = await self.cluster.connect()
+            self.client = await client.__aenter__()
+        return self.client
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.client.__aexit__(None, None, None)
+            self.client = None
+
+    async def look(self) -> Look:
+        """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
+        limits = self.limits or await self._begin()
+        stored = await asyncio.to_thread(self._read_storage)
+        receipt, since = stored.receipt, self.since_attempt or 0
+        seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
+        job: JobInfo | None = None
+        if receipt is not None:
+            self.attempt = receipt.attempt
+            job, seen["job"], seen["actors_alive"] = await self._ask(receipt)
+            seen["attempt"], seen["end"] = receipt.attempt, stored.end
+            seen["attempt_unwanted"] = receipt.attempt <= stored.intent.cancel_through
+            seen["ours"], seen["attempts_of_this_call"] = receipt.attempt > since, receipt.attempt - since
+        if job is not None:
+            seen.update(job_message=job.message, job_error_type=job.error_type, job_exit_code=job.exit_code)
+        now = time.monotonic()
+        seen["heartbeat_silent"] = self._silent_s(stored.beat, now, limits.heartbeat_ttl_s) > limits.heartbeat_ttl_s
+        seen["overdue"] = self._overdue(limits, now, job)
+        given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
+        gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
+        return Look(Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job)
+
+    async def _begin(self) -> Limits:
+        self.limits = (await asyncio.to_thread(self.rundir.read_spec)).limits
+        intent = await asyncio.to_thread(self.rundir.intent)
+        self._whole_run = intent.whole_run
+        if self.since_attempt is None:
+            last = await asyncio.to_thread(self.rundir.latest)
+            self.since_attempt = last
+            # it may be alive: then it is ours from now on; an attempt that was told to stop never is
+            if last > intent.cancel_through and await asyncio.to_thread(self.rundir.end, last) is None:
+                self.since_attempt -= 1
+        return self.limits
+
+    def _cancel_wanted(self, intent: Intent) -> bool:
+        """Whether this call gives up: it was told so itself, or the whole run was cancelled while it followed the run."""
+        said_since = intent.whole_run != self._whole_run or intent.whole_through > (self.since_attempt or 0)
+        return self.giving_up or (bool(intent.whole_run) and said_since)
+
+    def _read_storage(self) -> _Stored:
+        rundir = self.rundir
+        has_result = rundir.result() is not None
+        if has_result and self.client is None:
+            return _Stored(has_result=True)
+        last = rundir.latest()
+        heartbeat = rundir.heartbeat(last) if last else None
+        return _Stored(
+            has_result=has_result,
+            intent=rundir.intent(),
+            receipt=rundir.receipt(last) if last else None,
+            end=rundir.end(last) if last else None,
+            beat=(last, heartbeat.counter if heartbeat else None),
+        )
+
+    async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool]:
+        """The job, its state, and whether actors of it outlive it."""
+        if receipt.cluster and receipt.cluster != self.cluster.identity:
+            # only its own cluster knows, and that one is not ours to ask (our token is not for it)
+            return self._out_of_sight()
+        actors_alive = False
+        try:
+            client = await self.connect()
+            job = await client.job(receipt.submission_id)
+            if job is None:
+                version = await client.version()
+                state = Job.ABSENT if version.get("session_name") == receipt.incarnation else Job.OTHER_INCARNATION
+            else:
+                state = Job(job.status.lower())
+                actors_alive = job.terminal and await client.has_live_actors(job)
+        except ClusterUnreachableError:
+            # the embedded head has a new port each time: connect anew, or its next incarnation is never found
+            await self.close()
+            return self._out_of_sight()
+        self._unreachable_since = None
+        return job, state, actors_alive
+
+    def _out_of_sight(self) -> tuple[None, Job, bool]:
+        self._unreachable_since = self._unreachable_since or time.monotonic()
+        return None, Job.UNREACHABLE, False
+
+    def _silent_s(self, beat: Any, now: float, ttl_s: float) -> float:
+        if beat != self._beat[0] or now - self._looked > max(GAP_S, ttl_s / 2):
+            self._beat = (beat, now)
+        self._looked = now
+        return now - self._beat[1]
+
+    def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
+        if limits.timeout_s is not None and now - self._started > limits.timeout_s:
+            return f"the step took longer than limits.timeout_s ({limits.timeout_s:g} s)"
+        # a driver that runs looks after its workers' resources itself
+        pending = job is not None and job.status == "PENDING"
+        self._pending_since = (self._pending_since or now) if pending else None
+        limit = limits.scheduling_timeout_s
+        if limit is not None and self._pending_since is not None and now - self._pending_since > limit:
+            return f"the job was still pending after limits.scheduling_timeout_s ({limit:g} s)"
+        return ""

@@ -1,0 +1,139 @@
+"""Before an attempt: is Ray's index of the run's checkpoints readable and true? If not, it is made anew.
+
+Ray Train restores from `checkpoint_manager_snapshot.json` alone and refuses to start, for good, when it is torn, empty, of
+another Ray version or lists a directory that is gone (ray 2.60). The journal knows every checkpoint that was registered,
+which happens only when all workers have uploaded theirs; so what the journal or a readable snapshot names *and* lies on
+storage is complete, and a directory that neither of them names is never restored from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from plugin_core.errors import StorageError
+from plugin_core.fenced_fs import SNAPSHOT
+from plugin_core.journal import JournalReader
+from plugin_core.rundir import RunDir
+from plugin_core.specs import CheckpointConfig
+
+
+@dataclass(frozen=True)
+class _Registered:
+    name: str
+    metrics: dict[str, Any]
+
+
+def repair_snapshot(rundir: RunDir, config: CheckpointConfig) -> str:
+    """Make Ray's snapshot true where it is not; returns one sentence on what was wrong and done, "" where nothing was.
+
+    Raises StorageError when storage cannot be read or written.
+    """
+    place = rundir.location.child(SNAPSHOT)
+    data = place.read()
+    listed, problem = _parse(data) if data is not None else ([], "is missing")
+    journaled = _journaled(rundir)
+    if data is None and not journaled:
+        return ""
+    present = {name for name in rundir.location.names() if _holds_files(rundir, name, {*listed_names(listed), *journaled})}
+    absent = [entry.name for entry in listed if entry.name not in present]
+    if absent:
+        problem = f"lists {len(absent)} absent or empty director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"
+    if not problem:
+        return ""
+    known = {**journaled, **{entry.name: entry for entry in listed}}
+    kept = [known[name] for name in sorted(known, key=_age(journaled, listed)) if name in present]
+    if not kept and data is None:
+        return ""
+    if kept:
+        place.write(_snapshot(kept, config))
+        done = f"was rebuilt with {len(kept)} checkpoint(s), the latest {kept[-1].name}"
+    else:
+        place.delete()
+        done = "was removed: no complete checkpoint is left, training starts from the beginning"
+    return f"{SNAPSHOT} {problem}; it {done}"
+
+
+def listed_names(entries: list[_Registered]) -> list[str]:
+    return [entry.name for entry in entries]
+
+
+def _parse(data: bytes) -> tuple[list[_Registered], str]:
+    """The checkpoints that a snapshot lists in the order of their reports, and what is wrong with it."""
+    import ray
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState
+
+    try:
+        raw = json.loads(data)
+        state = _CheckpointManagerState.model_validate(raw)
+    except (ValueError, TypeError) as exc:
+        return [], f"is torn or no snapshot ({str(exc).splitlines()[0][:100]})" if data else "is empty"
+    results = sorted(
+        zip(state.checkpoint_report_indices, state.checkpoint_results, strict=False), key=lambda pair: int(pair[0])
+    )
+    entries = [_Registered(result.checkpoint_dir_name, result.metrics) for _, result in results]
+    wrong = ""
+    if raw.get("ray_version") != ray.__version__:
+        wrong = f"was written by Ray {raw.get('ray_version')}, this is Ray {ray.__version__}"
+    elif len(state.checkpoint_report_indices) != len(state.checkpoint_results):
+        wrong = "is inconsistent"
+    return entries, wrong
+
+
+def _journaled(rundir: RunDir) -> dict[str, _Registered]:
+    """Every checkpoint that was ever registered, by name, oldest first."""
+    found: dict[str, _Registered] = {}
+    for entry in JournalReader(rundir).read():
+        if entry.get("checkpoint"):
+            found[entry["checkpoint"]] = _Registered(entry["checkpoint"], entry["metrics"])
+    return found
+
+
+def _holds_files(rundir: RunDir, name: str, wanted: set[str]) -> bool:
+    if name not in wanted:
+        return False
+    try:
+        return bool(rundir.location.child(name).names())
+    except StorageError:
+        return False  # a file where a directory should be
+
+
+def _age(journaled: dict[str, _Registered], listed: list[_Registered]) -> Any:
+    """Sort key: the journal's order; what only the snapshot knows came in the second before a kill, so it is newest."""
+    order = {
+        name: number for number, name in enumerate([*journaled, *(n for n in listed_names(listed) if n not in journaled)])
+    }
+    return order.__getitem__
+
+
+def _snapshot(kept: list[_Registered], config: CheckpointConfig) -> bytes:
+    """Ray's snapshot of these checkpoints, given oldest first."""
+    from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState, _TrainingResultState
+
+    states = [_TrainingResultState(checkpoint_dir_name=entry.name, metrics=entry.metrics) for entry in kept]
+    order = range(len(kept))
+    attribute = config.checkpoint_score_attribute
+    if attribute is not None:
+        # Ray keeps its list from worst to best
+        sign = 1 if config.checkpoint_score_order == "max" else -1
+        order = sorted(order, key=lambda i: _score(kept[i].metrics.get(attribute), sign))  # type: ignore[assignment]
+    state = _CheckpointManagerState(
+        checkpoint_results=[states[i] for i in order],
+        checkpoint_report_indices=list(order),
+        latest_checkpoint_result=states[-1],
+        pending_training_results=[],
+        pending_validation_specs=[],
+        current_report_index=len(kept),
+        validated_checkpoint_dir_names=[],
+        timed_out_validation_checkpoint_dir_names=[],
+        failed_validation_checkpoint_dir_names=[],
+    )
+    return str(state.model_dump_json()).encode()
+
+
+def _score(value: Any, sign: int) -> float:
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return -math.inf
+    return sign * float(value)

@@ -1,0 +1,53 @@
+"""Waiting for the cluster's resources, for a bounded time, and saying what was missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from plugin_core.errors import StepTimeoutError
+
+
+@contextmanager
+def reserved(bundles: list[dict[str, float]], timeout_s: float | None) -> Iterator[Any]:
+    """Hold these resources (Ray's units, one dict a process) as a placement group; yields the scheduling strategy to use.
+
+    Raises StepTimeoutError when they do not come within `timeout_s` seconds (None: waits for ever).
+    """
+    import ray
+    from ray.exceptions import GetTimeoutError
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    wanted = [held for bundle in bundles if (held := {name: amount for name, amount in bundle.items() if amount})]
+    if not wanted:
+        yield "DEFAULT"
+        return
+    group = placement_group(wanted)
+    try:
+        try:
+            ray.get(group.ready(), timeout=timeout_s)
+        except GetTimeoutError as exc:
+            raise no_resources(timeout_s, " and ".join(map(in_words, wanted))) from exc
+        yield PlacementGroupSchedulingStrategy(group)
+    finally:
+        remove_placement_group(group)
+
+
+def no_resources(timeout_s: float | None, wanted: str) -> StepTimeoutError:
+    """The error for resources that did not come, with what is there and what of it is free."""
+    import ray
+
+    have, free = ray.cluster_resources(), ray.available_resources()
+    names = [name for name in sorted(have) if not name.startswith(("node:", "memory", "object_store", "accelerator_type:"))]
+    there = ", ".join(f"{free.get(name, 0.0):g} of {have[name]:g} {name}" for name in names)
+    return StepTimeoutError(
+        f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it takes {wanted or 'workers'};"
+        f" free are {there or 'none'}"
+    )
+
+
+def in_words(resources: dict[str, float]) -> str:
+    """`{"CPU": 1, "GPU": 2}` as "1 CPU, 2 GPU"."""
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())

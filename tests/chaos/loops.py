@@ -1,0 +1,51 @@
+"""Train loops for the chaos tests: each step is written down as it begins, so lost and repeated ones are countable."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import ray.train
+
+from tests.steps_for_tests import restore, save
+
+
+def note(trail: str, **entry: Any) -> None:
+    """Append a line to the trail; one `write` of a short line is atomic for O_APPEND."""
+    line = json.dumps({"pid": os.getpid(), "time": time.time(), **entry}) + "\n"
+    descriptor = os.open(trail, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def stepping(config: dict[str, Any]) -> None:
+    """Adds up the numbers of its steps, with a checkpoint every `every` steps, of `bytes` bytes and under the fixed
+    directory name `name` where these are given. At step `die_at` rank `die_rank` fails in the way of `die_how`."""
+    state = restore() or {"step": -1, "total": 0}
+    rank = ray.train.get_context().get_world_rank()
+    first, total = state["step"] + 1, state["total"]
+    for step in range(first, config["steps"]):
+        note(config["trail"], rank=rank, step=step, first=first)
+        if rank == config.get("die_rank", 0) and step == config.get("die_at"):
+            _die(config)
+        total += step
+        time.sleep(config.get("step_s", 0.1))
+        if (step + 1) % config["every"] == 0 or step + 1 == config["steps"]:
+            checkpoint = _big(save({"step": step, "total": total}), config.get("bytes", 0))
+            ray.train.report({"step": step, "total": total}, checkpoint, checkpoint_dir_name=config.get("name"))
+
+
+def _big(checkpoint: Any, size: int) -> Any:
+    if checkpoint is not None and size:
+        with checkpoint.as_directory() as folder:
+            Path(folder, "weights.bin").write_bytes(os.urandom(size))
+    return checkpoint
+
+
+def _die(config: dict[str, Any]) -> None:
+    if config["die_how"] == "exit":
+        os._exit(1)
+    raise ValueError("the data is bad")

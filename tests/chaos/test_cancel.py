@@ -1,0 +1,79 @@
+"""Cancel, in every phase of a run, twice at once, and while nobody can reach the cluster."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plugin_core import LocalCluster, RayCluster, ScalingConfig, run
+from plugin_core.errors import StepCancelledError
+from plugin_core.local_head import Head
+from plugin_core.supervisor import acancel, run_sync
+from tests.chaos.tools import Proxy, Running, Trail, drivers, nothing_left, spec_at, wait_until
+
+ONE = ScalingConfig(num_workers=1)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("pending", marks=pytest.mark.slow),
+        pytest.param("starting", marks=pytest.mark.slow),
+        "training",
+        pytest.param("uploading", marks=pytest.mark.slow),
+    ],
+)
+def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
+    """Twice at once; when it returns nothing of the run lives, and a later call goes on where it was."""
+    slow_start = {"pip": ["this-package-is-nowhere"]} if phase == "pending" else {}
+    loop = {"steps": 200 if phase != "uploading" else 6, "bytes": 2**28 if phase == "uploading" else 0}
+    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop, runtime_env=slow_start)
+    running = Running(spec, cluster)
+    wait_until(lambda: running.rundir.receipts() == [1])
+    if phase == "starting":
+        wait_until(lambda: drivers(running.rundir.uri))
+    elif phase == "training":
+        trail.wait_for(4)
+    elif phase == "uploading":
+        wait_until(lambda: list(Path(running.rundir.uri).glob("checkpoint_*/weights.bin")))
+    said: list[str] = []
+    both = [threading.Thread(target=lambda: said.append(run_sync(acancel(running.rundir, cluster)))) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(120)
+    assert said == ["cancelled", "cancelled"]
+    assert nothing_left(running.rundir.uri, trail), "when cancel returns, the workers and what they held are free"
+    assert isinstance(running.error(), StepCancelledError)
+    assert running.rundir.end(1).outcome == "cancelled"  # type: ignore[union-attr]
+    if phase == "training":
+        shorter = spec.model_copy(update={"train_loop_config": {**spec.train_loop_config, "steps": 200}})
+        again = Running(shorter, cluster)
+        trail.wait_for(max(trail.steps()) + 3)
+        assert again.rundir.receipts() == [1, 2], "a call after the cancel wants the run again"
+        assert trail.entries()[-1]["first"] >= 3
+        assert run_sync(acancel(again.rundir, cluster)) == "cancelled"
+        assert isinstance(again.error(), StepCancelledError)
+
+
+def test_cancel_after_the_end(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 3})
+    running = Running(spec, cluster)
+    first = running.result()
+    assert run_sync(acancel(running.rundir, cluster)) == "finished"
+    assert run(spec, cluster) == first
+
+
+def test_a_cancel_while_the_api_is_away_is_obeyed_by_the_driver(
+    tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy]
+) -> None:
+    gate = proxy(head.address)
+    cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 500}), cluster)
+    trail.wait_for(3)
+    gate.set(500)
+    assert run_sync(acancel(running.rundir, cluster)) == "cancelled"
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
+    assert running.rundir.end(1).outcome == "cancelled"  # type: ignore[union-attr]
+    assert isinstance(running.error(), StepCancelledError)

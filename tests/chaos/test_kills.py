@@ -1,0 +1,91 @@
+"""SIGKILL of everything that a run consists of, while it trains."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plugin_core import LocalCluster, ScalingConfig, local_head
+from plugin_core.local_head import Head
+from tests.chaos.conftest import OwnHead
+from tests.chaos.tools import (
+    EVERY,
+    Running,
+    Trail,
+    controllers,
+    counting_drivers,
+    drivers,
+    kill,
+    nothing_left,
+    spec_at,
+    wait_until,
+)
+from tests.servers import environment
+
+
+def test_a_worker_the_controller_and_the_driver_are_killed_in_one_run(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, head: Head
+) -> None:
+    spec = spec_at(tmp_path, trail.file, loop={"steps": 15})
+    with counting_drivers(str(tmp_path / "run")):
+        running = Running(spec, cluster)
+        trail.wait_for(4)
+        kill(trail.entries(rank=1)[-1]["pid"])
+        wait_until(lambda: len({entry["pid"] for entry in trail.entries()}) == 2)
+        trail.wait_for(8)
+        (controller,) = controllers(head.mark)
+        kill(controller)
+        wait_until(lambda: len({entry["pid"] for entry in trail.entries()}) == 3)
+        trail.wait_for(12)
+        (driver,) = drivers(running.rundir.uri)
+        kill(driver)
+        result = running.result()
+    assert result.metrics == {"step": 14, "total": sum(range(15))}
+    assert result.run.attempt == 3, "the worker's death is borne within the attempt, the other two begin a new one"
+    trail.check(15, kills=3)
+    assert nothing_left(running.rundir.uri, trail)
+
+
+@pytest.mark.slow
+def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]) -> None:
+    """Two nodes with one worker each; the one without the driver dies, and a third one takes its place."""
+    head = own_head(num_cpus=1)
+    second = head.add_node(num_cpus=1)
+    scaling = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=scaling), head.cluster())
+    trail.wait_for(5)
+    for process in second:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    head.add_node(num_cpus=1)
+    result = running.result(300)
+    assert result.metrics["total"] == sum(range(12))
+    trail.check(12, kills=1)
+    assert nothing_left(running.rundir.uri, trail)
+
+
+def test_the_head_is_killed_and_a_new_one_goes_on(tmp_path: Path, trail: Trail) -> None:
+    """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
+    with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
+        cluster = LocalCluster(num_cpus=3)
+        running = Running(spec_at(tmp_path, trail.file), cluster)
+        try:
+            trail.wait_for(5)
+            first = local_head.current()
+            assert first is not None
+            for process in [psutil.Process(first.keeper_pid), *local_head.marked_processes(first.mark)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            result = running.result()
+            second = local_head.current()
+            assert second is not None
+            assert second.mark != first.mark
+        finally:
+            local_head.stop()
+    assert result.metrics["total"] == sum(range(12))
+    assert result.run.attempt == 2
+    trail.check(12, kills=1)
+    assert nothing_left(running.rundir.uri, trail)
+    assert trail.repeated() <= EVERY

@@ -1,0 +1,106 @@
+"""The Jobs API out of reach, and a cluster that is cut off while its processes live on."""
+
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import RayCluster, ScalingConfig
+from plugin_core import jobs as jobs_client
+from plugin_core.errors import ClusterUnreachableError
+from plugin_core.local_head import Head
+from tests.chaos.conftest import OwnHead
+from tests.chaos.tools import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
+
+
+@pytest.mark.parametrize("mode", ["black hole", pytest.param(500, marks=pytest.mark.slow)])
+def test_the_job_finishes_while_its_api_is_away(
+    tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away for longer than every time-out of the client; nothing is started again, and the result is returned."""
+    monkeypatch.setattr(jobs_client, "REQUEST_TIMEOUT_S", 3.0)
+    gate = proxy(head.address)
+    cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1)), cluster)
+    trail.wait_for(3)
+    gate.set(mode)
+    wait_until(lambda: any("cannot be asked" in text for text in running.texts()))
+    wait_until(lambda: running.rundir.end(1) is not None)
+    wait_until(lambda: not drivers(running.rundir.uri))
+    gate.set("forward")
+    assert running.result().metrics["total"] == sum(range(12))
+    assert running.rundir.receipts() == [1]
+    trail.check(12, kills=0)
+    lines = [line for text in running.texts("log") for line in text.splitlines()]
+    assert sum("result: {" in line for line in lines) <= 1, "no line of the log is told twice"
+
+
+@pytest.mark.parametrize("frozen", ["driver", pytest.param("controller", marks=pytest.mark.slow)])
+def test_split_brain(
+    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead], head: Head, proxy: Callable[[str], Proxy], frozen: str
+) -> None:
+    """A cluster is cut off with its driver or controller stopped; the run goes on elsewhere; then they wake up."""
+    cut_off = own_head(num_cpus=2)
+    gate = proxy(cut_off.address)
+    limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}
+    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 30})
+    first = Running(spec, cut_off.cluster(f"http://127.0.0.1:{gate.port}"))
+    before = trail.wait_for(4)["pid"]
+    (driver,) = drivers(first.rundir.uri)
+    (controller,) = controllers(cut_off.mark)
+    stopped = [driver] if frozen == "driver" else [driver, controller]
+    for process in stopped:
+        kill(process, signal.SIGSTOP)
+    gate.set("black hole")
+    assert isinstance(first.error(), ClusterUnreachableError)
+    second = Running(spec, RayCluster(head.address, head.token, python="python"))
+    wait_until(lambda: second.rundir.receipts() == [1, 2])
+    wait_until(lambda: any(entry["pid"] != before for entry in trail.entries()))
+    if frozen == "driver":
+        # the living controller finds the fence by itself
+        wait_until(lambda: not controllers(cut_off.mark))
+    kept = _files_of_attempt(first.rundir.uri, 1)
+    gate.set("forward")
+    for process in stopped:
+        if process.is_running():
+            kill(process, signal.SIGCONT)
+    wait_until(lambda: not [process for process in drivers(first.rundir.uri) if process.pid == driver.pid])
+    result = second.result()
+    assert result.metrics["total"] == sum(range(30))
+    assert result.run.attempt == 2
+    assert _files_of_attempt(first.rundir.uri, 1) == kept, "the first attempt wrote nothing more"
+    assert first.rundir.end(1) is None
+    assert result.load().metrics["step"] == 29, "Ray's own index is that of the second attempt"
+    mine = [entry["step"] for entry in trail.entries() if entry["pid"] != before]
+    assert mine == sorted(set(mine)), "the second attempt was never disturbed"
+    wait_until(lambda: nothing_left(first.rundir.uri, trail))
+
+
+def _files_of_attempt(uri: str, attempt: int) -> dict[str, float]:
+    mark = f"{attempt:03}"
+    return {
+        str(file): file.stat().st_mtime
+        for file in Path(uri).rglob("*")
+        if file.is_file() and (f"_a{mark}_" in str(file) or file.name.startswith(mark))
+    }
+
+
+def test_a_run_directory_deleted_by_hand_and_two_storages_under_one_name(tmp_path: Path, trail: Trail, head: Head) -> None:
+    cluster = RayCluster(head.address, head.token, python="python")
+    one = ScalingConfig(num_workers=1)
+    other_trail = Trail(tmp_path / "other.jsonl")
+    both = [
+        Running(spec_at(tmp_path / place, mine.file, scaling_config=one, loop={"steps": 4}), cluster)
+        for place, mine in (("a", trail), ("b", other_trail))
+    ]
+    for running, mine in zip(both, (trail, other_trail), strict=True):
+        assert running.result().metrics["total"] == 6
+        assert mine.steps() == [0, 1, 2, 3]
+        assert running.rundir.receipts() == [1]
+    shutil.rmtree(both[0].rundir.uri)
+    again = Running(both[0].spec, cluster)
+    assert again.result().run.attempt == 1
+    assert trail.steps() == [0, 1, 2, 3] * 2, "it began afresh"

@@ -1,0 +1,121 @@
+"""Storage that throttles, is full, or holds a snapshot that is broken."""
+
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from plugin_core import LocalCluster, ScalingConfig, run
+from plugin_core.errors import StorageFullError
+from plugin_core.fenced_fs import SNAPSHOT
+from plugin_core.journal import JournalReader
+from plugin_core.rundir import RunDir
+from tests.chaos.tools import Proxy, Running, Trail, spec_at
+
+ONE = ScalingConfig(num_workers=1)
+
+
+def test_s3_answers_503_for_half_a_minute_while_checkpoints_are_written(
+    s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy]
+) -> None:
+    gate = proxy("http://" + dict(parse_qsl(urlsplit(s3).query))["endpoint_override"])
+    storage = f"s3://runs/throttled?endpoint_override=127.0.0.1:{gate.port}&scheme=http"
+    running = Running(spec_at(storage, trail.file, scaling_config=ONE), cluster)
+    trail.wait_for(4)
+    gate.set(503)
+    back = threading.Timer(30, gate.set, ["forward"])
+    back.start()
+    result = running.result()
+    back.join()
+    assert gate.requests_answered > 3
+    assert result.metrics["total"] == sum(range(12))
+    assert result.run.attempt == 1
+    assert trail.steps() == list(range(12)), "the training was never begun again"
+
+
+def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    """The second checkpoint's file is a link to /dev/full, on which every write finds no space left."""
+    spec = spec_at(tmp_path, trail.file, scaling_config=ONE)
+    full = tmp_path / "run" / "checkpoint_a001_000002"
+    running = Running(spec, cluster)
+    # only now: a number that is taken when the loop begins is passed over
+    trail.wait_for(0)
+    full.mkdir()
+    (full / "state.json").symlink_to("/dev/full")
+    error = running.error()
+    assert isinstance(error, StorageFullError)
+    assert "the storage is full" in error.message
+    assert "the last complete checkpoint is kept" in error.message
+    assert running.rundir.receipts() == [1], "trying again cannot cure it"
+    result = run(spec, cluster)
+    assert result.metrics["total"] == sum(range(12))
+    assert [entry["first"] for entry in trail.entries()][-1] == 3, "with space again it goes on from the last checkpoint"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "torn, the newest directory half uploaded",
+        pytest.param("missing", marks=pytest.mark.slow),
+        pytest.param("lists an absent directory", marks=pytest.mark.slow),
+    ],
+)
+def test_training_resumes_whatever_happened_to_rays_snapshot(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, broken: str
+) -> None:
+    loop = {"steps": 9, "die_at": 7, "die_how": "raise"}
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop), cluster)
+    assert "the data is bad" in str(running.error())
+    snapshot = tmp_path / "run" / SNAPSHOT
+    resumes_at = 6
+    if broken == "missing":
+        snapshot.unlink()
+    elif broken == "lists an absent directory":
+        (newest,) = (tmp_path / "run").glob("checkpoint_a001_000002")
+        newest.rename(tmp_path / "moved away")
+        resumes_at = 3
+    else:
+        snapshot.write_bytes(snapshot.read_bytes()[:-100])
+        (tmp_path / "run" / "checkpoint_a001_000003").mkdir()
+        (tmp_path / "run" / "checkpoint_a001_000003" / "state.json").write_text('{"st')
+    again = Running(running.spec, cluster)
+    assert "the data is bad" in str(again.error()), "the loop still raises, which is not what this is about"
+    assert trail.entries()[-1]["first"] == resumes_at
+    assert any("it was rebuilt with" in text for text in again.texts("log")), "and the job's log says what was done"
+
+
+def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 30}), cluster)
+    trail.wait_for(4)
+    journal = tmp_path / "run" / ".step" / "journal"
+    journal.rename(tmp_path / "journal")
+    journal.write_text("a file where the folder should be")
+    trail.wait_for(20)
+    journal.unlink()
+    (tmp_path / "journal").rename(journal)
+    assert running.result().metrics["total"] == sum(range(30))
+    steps = [entry["metrics"]["step"] for entry in JournalReader(running.rundir).read() if "report" in entry]
+    assert steps == list(range(2, 30, 3)), "every report is there, in order"
+    assert trail.steps() == list(range(30))
+
+
+def test_a_run_directory_of_schema_version_1_is_read(tmp_path: Path) -> None:
+    """A run that the first version wrote, as it lies in the fixture."""
+    archive = Path(__file__).parent / "fixtures" / "run-schema-1.tar.gz"
+    subprocess.run(["tar", "-xzf", str(archive), "-C", str(tmp_path)], check=True)
+    rundir = RunDir.at(str(tmp_path / "run"))
+    assert rundir.read_record()["schema"] == 1
+    assert rundir.read_spec().limits.heartbeat_ttl_s == 6.0
+    assert rundir.receipts() == [1, 2]
+    assert [rundir.end(attempt).outcome for attempt in (1, 2)] == ["infrastructure", "succeeded"]  # type: ignore[union-attr]
+    assert rundir.heartbeat(2).counter >= 1  # type: ignore[union-attr]
+    assert rundir.intent().cancel_through == 0
+    result = rundir.result()
+    assert result is not None
+    assert (result.metrics["total"], result.run.attempt) == (15, 2)
+    assert [e["metrics"]["step"] for e in JournalReader(rundir).read() if "report" in e] == [2, 5]

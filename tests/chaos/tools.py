@@ -1,0 +1,240 @@
+"""What the chaos tests do and look at: runs in the background, real processes, a network that breaks."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.rundir import RunDir
+from plugin_core.specs import Limits
+from plugin_core.supervisor import Event
+
+EVERY = 3
+
+
+def spec_at(storage: Path | str, trail: Path, name: str = "run", **fields: Any) -> TrainSpec:
+    """A training of two plain Python workers with short time-outs; fields of the loop's config by `loop=`."""
+    config = {"steps": 12, "every": EVERY, "step_s": 0.3, "trail": str(trail), **fields.pop("loop", {})}
+    limits = {"heartbeat_ttl_s": 6.0, **fields.pop("limits", {})}
+    run_config = {"failure_config": FailureConfig(max_failures=2), **fields.pop("run_config", {})}
+    defaults: dict[str, Any] = {"framework": "python", "train_loop_per_worker": "tests.chaos.loops:stepping"}
+    return TrainSpec(
+        **{**defaults, "scaling_config": ScalingConfig(num_workers=2), **fields},
+        train_loop_config=config,
+        limits=Limits(**limits),
+        run_config=RunConfig(name=name, storage_path=str(storage), **run_config),
+    )
+
+
+class Trail:
+    """The steps that began, over all processes of a run."""
+
+    def __init__(self, file: Path):
+        self.file = file
+
+    def entries(self, rank: int = 0) -> list[dict[str, Any]]:
+        if not self.file.exists():
+            return []
+        lines = self.file.read_text().splitlines()
+        return [entry for entry in map(json.loads, lines) if entry["rank"] == rank]
+
+    def steps(self) -> list[int]:
+        return [entry["step"] for entry in self.entries()]
+
+    def wait_for(self, step: int, times: int = 1, timeout_s: float = 120) -> dict[str, Any]:
+        """The entry of rank 0 that begins `step` for the `times`-th time."""
+        return wait_until(
+            lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
+        )
+
+    def repeated(self) -> int:
+        return sum(count - 1 for count in Counter(self.steps()).values())
+
+    def check(self, steps: int, kills: int, every: int = EVERY) -> None:
+        """No step is missing, and each kill cost at most one checkpoint interval."""
+        assert set(self.steps()) == set(range(steps)), "no step was left out"
+        assert self.repeated() <= kills * every, f"each kill costs at most one interval: {self.steps()}"
+
+
+def wait_until(true: Callable[[], Any], timeout_s: float = 120) -> Any:
+    """What `true` gives as soon as it is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := true()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.05)
+    return value
+
+
+class Running:
+    """A step that is run in a thread, as an engine's task process would; `events` is what it told."""
+
+    def __init__(self, spec: TrainSpec, cluster: Any):
+        self.spec = spec
+        self.rundir = RunDir.of(spec)
+        self.events: list[Event] = []
+        self._done: Future[Any] = Future()
+        threading.Thread(target=self._run, args=(cluster,), daemon=True).start()
+
+    def _run(self, cluster: Any) -> None:
+        try:
+            self._done.set_result(run(self.spec, cluster, self.events.append))
+        except BaseException as exc:
+            self._done.set_exception(exc)
+
+    def result(self, timeout_s: float = 180) -> Any:
+        return self._done.result(timeout_s)
+
+    def error(self, timeout_s: float = 180) -> BaseException | None:
+        return self._done.exception(timeout_s)
+
+    def done(self) -> bool:
+        return self._done.done()
+
+    def texts(self, kind: str = "state") -> list[str]:
+        return [event.text for event in self.events if event.kind == kind]
+
+
+# ---- processes
+
+
+def drivers(uri: str) -> list[psutil.Process]:
+    """The living drivers of a run, on every cluster of the machine."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if words[1:3] == ["-m", "plugin_core.driver"] and uri in words:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+    return found
+
+
+def controllers(mark: str | None = None) -> list[psutil.Process]:
+    """The living Ray Train controllers (of the head with this mark)."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any("TrainController" in word for word in process.info["cmdline"] or []):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if mark is None or process.environ().get("RAYTRAIN_LOCAL_HEAD") == mark:
+                    found.append(process)
+    return found
+
+
+@contextlib.contextmanager
+def counting_drivers(uri: str) -> Iterator[list[int]]:
+    """The numbers of living drivers of a run, sampled all the while; more than one at a time breaks the promise."""
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(0.1):
+            seen.append(len(drivers(uri)))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        thread.join()
+    assert max(seen, default=0) <= 1, "a second job ran beside a live one"
+
+
+def nothing_left(uri: str, trail: Trail) -> bool:
+    """No driver of the run lives, and no worker that ever wrote to its trail."""
+    pids = {entry["pid"] for rank in (0, 1) for entry in trail.entries(rank)}
+    return not drivers(uri) and not any(psutil.pid_exists(pid) and is_worker(pid) for pid in pids)
+
+
+def is_worker(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and "RayTrainWorker" in " ".join(process.cmdline())
+    return False
+
+
+def kill(process: psutil.Process | int, number: int = signal.SIGKILL) -> None:
+    os.kill(process if isinstance(process, int) else process.pid, number)
+
+
+def orchestrator_command(spec_file: Path, address: str, token: str, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tests.chaos.orchestrator", str(spec_file), address, token, *more]
+
+
+# ---- the network
+
+
+class Proxy:
+    """A TCP proxy in front of an HTTP server. `mode`: "forward", "black hole" (bytes go nowhere), or a status to answer."""
+
+    def __init__(self, host: str, port: int):
+        self._target = (host, port)
+        self.mode: str | int = "forward"
+        self.requests_answered = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True, name="proxy")
+        self._thread.start()
+        assert ready.wait(30)
+
+    def set(self, mode: str | int) -> None:
+        """Change the mode. Connections that are open break, but a black hole keeps them open and loses what they send."""
+        self.mode = mode
+        if mode != "black hole":
+            self._loop.call_soon_threadsafe(lambda: [writer.close() for writer in list(self._writers)])
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(30)
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        await self._done.wait()
+        server.close()
+        for writer in list(self._writers):
+            writer.close()
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            if isinstance(self.mode, int):
+                await reader.read(65536)
+                body = b"played by the test"
+                head = f"HTTP/1.1 {self.mode} Played\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+                self.requests_answered += 1
+                return
+            from_upstream, upstream = await asyncio.open_connection(*self._target)
+            await asyncio.gather(self._pump(reader, upstream), self._pump(from_upstream, writer))
+        except OSError:
+            pass
+        finally:
+            self._writers.discard(writer)
+            for each in (writer, upstream):
+                if each is not None:
+                    each.close()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            if self.mode == "black hole":
+                continue
+            target.write(data)
+            await target.drain()
+        target.close()

@@ -1,0 +1,128 @@
+"""Ray's snapshot, whatever happened to it: used where it is true, made anew where it is not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.train import CheckpointConfig as RayCheckpointConfig
+from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
+from ray.train.v2._internal.execution.storage import StorageContext
+
+from plugin_core.fenced_fs import SNAPSHOT
+from plugin_core.restore import repair_snapshot
+from plugin_core.rundir import RunDir
+from plugin_core.specs import CheckpointConfig
+
+CONFIG = CheckpointConfig(num_to_keep=3)
+
+
+def checkpoint(run: Path, name: str) -> None:
+    (run / name).mkdir(parents=True)
+    (run / name / "state.json").write_text("{}")
+
+
+def journal(run: Path, *entries: tuple[str | None, dict[str, Any]]) -> None:
+    (run / ".step/journal").mkdir(parents=True, exist_ok=True)
+    lines = [
+        json.dumps({"attempt": 1, "report": number, "metrics": metrics, "checkpoint": name})
+        for number, (name, metrics) in enumerate(entries, 1)
+    ]
+    (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def restored(run: Path, **config: Any) -> list[str]:
+    """The checkpoints that Ray itself finds, the latest last, by the code that it starts a run with."""
+    manager = CheckpointManager(RayCheckpointConfig(**config), StorageContext(str(run.parent), run.name))
+    names = [Path(result.checkpoint.path).name for result in manager._checkpoint_results]
+    latest = manager.latest_checkpoint_result
+    return [*names, *([f"latest {Path(latest.checkpoint.path).name}"] if latest else [])]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with three registered checkpoints and a newest one that is half uploaded."""
+    folder = tmp_path / "run"
+    names = [f"checkpoint_a001_{number:06}" for number in (1, 2, 3)]
+    for name in (*names, "checkpoint_a001_000004"):
+        checkpoint(folder, name)
+    journal(folder, *((name, {"loss": 1 / number}) for number, name in enumerate(names, 1)))
+    (folder / SNAPSHOT).write_bytes(b"{")
+    repair_snapshot(RunDir.at(str(folder)), CONFIG)
+    return folder
+
+
+GOOD = ["checkpoint_a001_000001", "checkpoint_a001_000002", "checkpoint_a001_000003", "latest checkpoint_a001_000003"]
+
+
+def test_a_true_snapshot_is_left_alone(run: Path) -> None:
+    before = (run / SNAPSHOT).read_bytes()
+    assert repair_snapshot(RunDir.at(str(run)), CONFIG) == ""
+    assert (run / SNAPSHOT).read_bytes() == before
+    assert restored(run) == GOOD
+
+
+def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
+    whole = (run / SNAPSHOT).read_bytes()
+    for length in range(len(whole)):
+        (run / SNAPSHOT).write_bytes(whole[:length])
+        said = repair_snapshot(RunDir.at(str(run)), CONFIG)
+        assert "was rebuilt with 3 checkpoint(s), the latest checkpoint_a001_000003" in said
+        assert ("is empty" if length == 0 else "is torn") in said
+        assert (run / SNAPSHOT).read_bytes() == whole
+    assert restored(run) == GOOD
+
+
+def test_a_missing_one_is_rebuilt(run: Path) -> None:
+    (run / SNAPSHOT).unlink()
+    assert "is missing; it was rebuilt" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert restored(run) == GOOD
+
+
+def test_one_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> None:
+    for file in (run / "checkpoint_a001_000003").iterdir():
+        file.unlink()
+    said = repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert "lists 1 absent or empty directory (checkpoint_a001_000003)" in said
+    (run / "checkpoint_a001_000003").rmdir()
+    assert restored(run) == [*GOOD[:2], "latest checkpoint_a001_000002"]
+
+
+def test_a_half_uploaded_directory_is_never_restored_from(run: Path) -> None:
+    (run / SNAPSHOT).unlink()
+    repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert "checkpoint_a001_000004" not in " ".join(restored(run))
+
+
+def test_one_of_another_ray_version_is_rebuilt(run: Path) -> None:
+    text = (run / SNAPSHOT).read_text()
+    (run / SNAPSHOT).write_text(json.dumps({**json.loads(text), "ray_version": "2.51.0"}))
+    assert "was written by Ray 2.51.0, this is Ray" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert restored(run) == GOOD
+
+
+def test_what_only_the_snapshot_knows_is_the_newest(run: Path) -> None:
+    """The journal is written once a second; the snapshot at each checkpoint."""
+    journal(run, ("checkpoint_a001_000001", {}), ("checkpoint_a001_000002", {}))
+    for file in (run / "checkpoint_a001_000001").iterdir():
+        file.unlink()
+    assert repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert restored(run) == [*GOOD[1:3], "latest checkpoint_a001_000003"]
+
+
+@pytest.mark.parametrize(("order", "best"), [("min", "checkpoint_a001_000003"), ("max", "checkpoint_a001_000001")])
+def test_the_best_by_the_score_stays_the_best(run: Path, order: Any, best: str) -> None:
+    (run / SNAPSHOT).unlink()
+    config = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order=order)
+    repair_snapshot(RunDir.at(str(run)), config)
+    found = restored(run, num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order=order)
+    assert found[-2:] == [best, "latest checkpoint_a001_000003"], "Ray keeps its list from worst to best"
+
+
+def test_a_run_that_never_had_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert repair_snapshot(RunDir.at(str(run)), CONFIG) == ""
+    journal(run, (None, {"loss": 1.0}))
+    (run / SNAPSHOT).write_bytes(b"{")
+    assert "was removed: no complete checkpoint is left" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert not (run / SNAPSHOT).exists()
