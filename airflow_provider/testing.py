@@ -16,6 +16,8 @@ from typing import Any, Self
 
 import psutil
 
+from plugin_core.keeper import free_ports
+
 OVER = frozenset({"success", "failed"})
 
 
@@ -31,7 +33,7 @@ class AirflowServer:
     def __init__(self, home: Path, dags: Path, environment: dict[str, str] | None = None):
         self.home = home
         self.log = home / "standalone.log"
-        self._port = free_ports(1)[0]
+        self._port, worker_log_port, trigger_log_port = free_ports(3)
         settings = {
             "CORE__DAGS_FOLDER": str(dags),
             "CORE__LOAD_EXAMPLES": "False",
@@ -46,8 +48,8 @@ class AirflowServer:
             "API_AUTH__JWT_SECRET": secrets.token_hex(32),
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "LOGGING__WORKER_LOG_SERVER_HOST": "127.0.0.1",
-            "LOGGING__WORKER_LOG_SERVER_PORT": str(free_ports(1)[0]),
-            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_ports(1)[0]),
+            "LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log_port),
+            "LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),
             "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
         }
         kept = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}

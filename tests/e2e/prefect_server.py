@@ -11,13 +11,14 @@ from pathlib import Path
 import psutil
 from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
-from tests.servers import environment, free_port, wait_for_http
+from plugin_core.keeper import free_ports
+from tests.servers import environment, wait_for_http
 
 
 @contextlib.contextmanager
 def prefect_server(home: Path) -> Iterator[str]:
     """Yields the API's URL, which is also set for this process and its children while the server runs."""
-    port = free_port()
+    (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/api"
     values = {
         "PREFECT_HOME": str(home),
