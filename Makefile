@@ -5,13 +5,15 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow test test-all lint types unit integration e2e clean
+.PHONY: help demo demo-airflow test test-all lint types unit integration e2e chaos bench-recovery clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
 	@echo "make demo-airflow  the same as a DAG in a real Airflow"
 	@echo "make test          lint, types and tests"
 	@echo "make test-all      also the slow tests"
+	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make bench-recovery  what a kill costs, as ratios"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +50,12 @@ integration: $(VENV)/.dev
 
 e2e: $(VENV)/.dev
 	$(BIN)/pytest tests/e2e -q
+
+chaos: $(VENV)/.dev
+	$(BIN)/pytest tests/chaos -q --durations=15
+
+bench-recovery: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.recovery
 
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters import LocalCluster as LocalCluster
     from plugin_core.clusters import RayCluster as RayCluster
     from plugin_core.inprocess import execute as execute
+    from plugin_core.preemption import PreemptionNotice as PreemptionNotice
     from plugin_core.results import BatchInferResult as BatchInferResult
     from plugin_core.results import CheckpointRef as CheckpointRef
     from plugin_core.results import EvaluationResult as EvaluationResult
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "clusters": "LocalCluster RayCluster",
     "inprocess": "execute",
+    "preemption": "PreemptionNotice",
     "results": "BatchInferResult CheckpointRef EvaluationResult RunRef TrainResult parse_result",
     "specs": "BatchInferSpec CheckpointConfig DatasetConfig EvaluateSpec FailureConfig Limits RunConfig ScalingConfig"
     " Threshold TorchConfig TrainSpec load_spec parse_spec",

@@ -120,15 +120,16 @@ class JobsClient:
         return [_job(data) for data in await self._request("GET", "/api/jobs/")]
 
     async def has_live_actors(self, job: JobInfo) -> bool:
-        """Whether an actor of the job's driver still lives; False for a job that never had a driver."""
+        """Whether an actor of the job's driver still lives (detached ones, which Ray itself shares, apart); False for a job
+        that never had a driver."""
         if not job.driver_id:
             return False
         query = {"job_id": ("=", job.driver_id), "state": ("!=", "DEAD")}
-        params = [("limit", "1"), ("detail", "0")]
+        params = [("limit", "1000"), ("detail", "1")]
         for key, (predicate, value) in query.items():
             params += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
         answer = await self._request("GET", "/api/v0/actors", params=params)
-        return bool(answer["data"]["result"]["result"])
+        return any(not actor.get("is_detached") for actor in answer["data"]["result"]["result"])
 
     async def stop(self, submission_id: str) -> None:
         """Ask a job to stop; a job that is over or unknown is fine."""

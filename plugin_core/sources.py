@@ -21,6 +21,25 @@ from typing import Any
 #: installed on the cluster in its own right, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
 _PARSING = threading.Lock()
+#: modulefinder's word for a package's folder
+_PKG_DIRECTORY = 5
+
+
+class _Finder(ModuleFinder):
+    """A ModuleFinder that knows packages without an `__init__.py`; the standard library's breaks on them."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        found = PathFinder.find_spec(name, path or self.path)
+        if found is not None and found.origin is None and found.submodule_search_locations:
+            return None, next(iter(found.submodule_search_locations)), ("", "", _PKG_DIRECTORY)
+        return super().find_module(name, path, parent)
+
+    def load_package(self, fqname: str, pathname: str) -> Any:
+        if Path(pathname, "__init__.py").exists():
+            return super().load_package(fqname, pathname)
+        package: Any = self.add_module(fqname)
+        package.__path__ = [pathname]
+        return package
 
 
 def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, bytes]:
@@ -36,7 +55,7 @@ def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, by
         if not is_users_file(file) or not file:
             continue
         roots = _search_path(Path(file), module_name)
-        finder = ModuleFinder(path=[str(root) for root in roots])
+        finder = _Finder(path=[str(root) for root in roots])
         finder.run_script(file)
         files = [
             Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))

@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import secrets
 import subprocess
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from plugin_core import RayCluster
+from plugin_core.jobs import JobsClient
 from plugin_core.keeper import free_ports, ray_head_command, ray_head_environment
 from plugin_core.local_head import MARK, end_processes, marked_processes
 from tests.chaos.tools import Proxy, Trail
@@ -29,7 +31,7 @@ class OwnHead:
     def __init__(self, folder: Path, num_cpus: int = 3):
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
         self._folder = folder
-        self._environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
+        self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._start(ray_head_command(self.ports, str(folder / "ray"), num_cpus, None))
         self.address = f"http://127.0.0.1:{self.ports[1]}"
@@ -55,9 +57,19 @@ class OwnHead:
         wait_for_nodes(self.address, self.token, len(self.nodes))
         return [process for process in marked_processes(self.mark) if process.pid not in before]
 
+    def node_ids(self) -> list[str]:
+        """The living nodes' ids, the head's first."""
+
+        async def ask() -> list[dict[str, Any]]:
+            async with JobsClient(self.address, self.token) as client:
+                return await client.nodes()
+
+        nodes = sorted(asyncio.run(ask()), key=lambda node: (not node["is_head_node"], node["start_time_ms"]))
+        return [node["node_id"] for node in nodes]
+
     def _start(self, command: list[str]) -> None:
         log = (self._folder / f"node-{len(self.nodes)}.log").open("wb")
-        self.nodes.append(subprocess.Popen(command, env=self._environment, stdout=log, stderr=log, process_group=0))
+        self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, process_group=0))
 
     def close(self) -> None:
         for process in marked_processes(self.mark):

@@ -49,3 +49,21 @@ def _die(config: dict[str, Any]) -> None:
     if config["die_how"] == "exit":
         os._exit(1)
     raise ValueError("the data is bad")
+
+
+def noticing(config: dict[str, Any]) -> None:
+    """`stepping` without a checkpoint but the one that a preemption notice asks for, and the last."""
+    from plugin_core import PreemptionNotice
+
+    state = restore() or {"step": -1, "total": 0}
+    rank = ray.train.get_context().get_world_rank()
+    first, total, notice = state["step"] + 1, state["total"], PreemptionNotice()
+    for step in range(first, config["steps"]):
+        world = ray.train.get_context().get_world_size()
+        note(config["trail"], rank=rank, step=step, first=first, world=world)
+        total += step
+        time.sleep(config.get("step_s", 0.1))
+        came = notice.came()
+        if came or step + 1 == config["steps"] or config.get("always"):
+            note(config["trail"] + ".saved", rank=rank, step=step, came=came)
+            ray.train.report({"step": step, "total": total}, save({"step": step, "total": total}))

@@ -95,16 +95,19 @@ def test_a_by_value_function_needs_no_module_of_its_own_on_the_other_side(tmp_pa
     assert found.stdout.strip() == "9"
 
 
-def test_neighbouring_modules_travel_also_when_imported_inside_a_function(tmp_path: Path) -> None:
+@pytest.mark.parametrize("init", [True, False], ids=["a package", "a folder without __init__.py"])
+def test_neighbouring_modules_travel_also_when_imported_inside_a_function(tmp_path: Path, init: bool) -> None:
     (tmp_path / "utils").mkdir()
-    (tmp_path / "utils" / "__init__.py").write_text("")
+    if init:
+        (tmp_path / "utils" / "__init__.py").write_text("")
     (tmp_path / "utils" / "model.py").write_text("from utils.parts import part\n")
     (tmp_path / "utils" / "parts.py").write_text("part = 1\n")
     (tmp_path / "utils" / "unused.py").write_text("")
     (tmp_path / "beside.py").write_text("import json\n")
     source = "import beside\ndef loop(config):\n    from utils.model import part\n    return part\n"
     loop = module(tmp_path, source, name="flow")["loop"]
-    assert set(sources.local_sources([loop])) == {"beside.py", "utils/__init__.py", "utils/model.py", "utils/parts.py"}
+    expected = {"beside.py", "utils/model.py", "utils/parts.py"} | ({"utils/__init__.py"} if init else set())
+    assert set(sources.local_sources([loop])) == expected
 
 
 def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(

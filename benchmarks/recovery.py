@@ -1,0 +1,156 @@
+"""What a kill costs: `make bench-recovery`, or `python -m benchmarks.recovery [SECONDS]`.
+
+Every figure is a ratio of two times taken in this one run, on this one machine: "cold start" is the time from the call of
+`run()` on a warm head to the first training step. Goodput is useful step time ÷ wall time, where a step that is repeated
+after a kill counts once.
+"""
+
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from plugin_core import FailureConfig, LocalCluster, local_head
+from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from tests.servers import environment
+
+STEP_S = 0.2
+EVERY = 5
+
+
+@dataclass
+class Cost:
+    """Seconds, and numbers of steps, of one kill."""
+
+    detected_s: float
+    next_step_s: float
+    lost: int
+    repeated: int
+
+
+def cold_start(cluster: LocalCluster, folder: Path) -> float:
+    trail = Trail(folder / "cold.jsonl")
+    began = time.time()
+    running = Running(spec_at(folder, trail.file, "cold", loop={"steps": 5, "every": EVERY, "step_s": STEP_S}), cluster)
+    first: float = trail.wait_for(0)["time"]
+    running.result()
+    return first - began
+
+
+def cost_of(what: str, cluster: LocalCluster, folder: Path) -> Cost:
+    """Kill once, between two checkpoints."""
+    trail = Trail(folder / f"{what}.jsonl")
+    loop = {"steps": 30, "every": EVERY, "step_s": STEP_S}
+    running = Running(spec_at(folder, trail.file, what, loop=loop), cluster)
+    entry = trail.wait_for(EVERY * 2 + 2)
+    killed = time.time()
+    reaped = psutil.Process(entry["pid"])
+    KILLS[what](running, trail)
+    wait_until(lambda: not reaped.is_running() or what == "worker")
+    detected = wait_until(lambda: _told(running, killed, what))
+    after = wait_until(lambda: next((e for e in trail.entries() if e["time"] > killed and e["pid"] != entry["pid"]), None))
+    running.result()
+    steps = set(trail.steps())
+    return Cost(detected - killed, after["time"] - killed, len(set(range(30)) - steps), trail.repeated())
+
+
+def _told(running: Running, killed: float, what: str) -> float | None:
+    """When the loss was first told: by the controller in the journal, or by the supervisor's decision."""
+    for event in list(running.events):
+        if what == "worker" and event.kind == "phase" and event.data["phase"] == "restarting":
+            return float(event.data["time"])
+    if what != "worker" and any("was lost" in text for text in running.texts()):
+        return time.time()
+    return None
+
+
+def _kill_worker(running: Running, trail: Trail) -> None:
+    kill(trail.entries(rank=1)[-1]["pid"])
+
+
+def _kill_driver(running: Running, trail: Trail) -> None:
+    for process in drivers(running.rundir.uri):
+        kill(process)
+
+
+def _kill_head(running: Running, trail: Trail) -> None:
+    head = local_head.current()
+    assert head is not None
+    for process in [psutil.Process(head.keeper_pid), *local_head.marked_processes(head.mark)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+KILLS: dict[str, Callable[[Running, Trail], None]] = {
+    "worker": _kill_worker,
+    "driver": _kill_driver,
+    "head": _kill_head,
+}
+
+
+def goodput(cluster: LocalCluster, folder: Path, seconds: float, kills: tuple[str, ...]) -> tuple[float, Trail]:
+    """A run of so many seconds of steps, with a kill of each of `kills` at every third; useful ÷ wall, and the steps."""
+    steps = int(seconds / STEP_S)
+    trail = Trail(folder / f"goodput-{len(kills)}.jsonl")
+    loop = {"steps": steps, "every": EVERY, "step_s": STEP_S}
+    spec = spec_at(
+        folder,
+        trail.file,
+        f"goodput-{len(kills)}",
+        loop=loop,
+        run_config={"failure_config": FailureConfig(max_failures=9)},
+        limits={"max_attempts": 9},
+    )
+    began = time.monotonic()
+    running = Running(spec, cluster)
+    for number, what in enumerate(kills, 1):
+        at = began + number * seconds / 3
+        time.sleep(max(0.0, at - time.monotonic()))
+        trail.wait_for(0)
+        if what == "controller":
+            for process in controllers():
+                kill(process)
+        else:
+            KILLS[what](running, trail)
+    running.result(timeout_s=seconds * 4 + 300)
+    return steps * STEP_S / (time.monotonic() - began), trail
+
+
+def main(seconds: float = 180.0) -> None:
+    console = Console()
+    with tempfile.TemporaryDirectory() as place, environment({"RAYTRAIN_HOME": f"{place}/home"}):
+        folder, cluster = Path(place), LocalCluster(num_cpus=3)
+        try:
+            local_head.ensure(num_cpus=3)
+            cold_start(cluster, folder / "warm-up")
+            base = cold_start(cluster, folder)
+            table = Table(title="one kill, as a ratio to the cold start of a worker group in this run")
+            for name in ("killed", "→ detected", "→ next step", "steps lost", f"repeated (of {EVERY} between checkpoints)"):
+                table.add_column(name, justify="right")
+            for what in KILLS:
+                cost = cost_of(what, cluster, folder)
+                ratios = f"{cost.detected_s / base:.2f}", f"{cost.next_step_s / base:.2f}"
+                table.add_row(what, *ratios, str(cost.lost), str(cost.repeated))
+            console.print(table)
+            plain, _ = goodput(cluster, folder, seconds, ())
+            kills = ("worker", "driver", "controller")[: max(1, int(seconds // 60))]
+            killed, trail = goodput(cluster, folder, seconds, kills)
+            table = Table(title=f"goodput of {seconds:g} s of steps")
+            for name in ("kills", "useful ÷ wall", "÷ without kills", "steps repeated"):
+                table.add_column(name, justify="right")
+            table.add_row("none", f"{plain:.2f}", "1.00", "0")
+            table.add_row("one every third", f"{killed:.2f}", f"{killed / plain:.2f}", str(trail.repeated()))
+            console.print(table)
+        finally:
+            local_head.stop()
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""Nodes that are announced to go, and workers whose number changes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plugin_core import ScalingConfig
+from tests.chaos.conftest import OwnHead
+from tests.chaos.tools import Running, Trail, nothing_left, spec_at
+
+pytestmark = pytest.mark.slow
+
+
+def drain(head: OwnHead, node_id: str, deadline_s: int) -> None:
+    """What a cloud's reclaim does through Ray's autoscaler."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address=127.0.0.1:{head.ports[0]}"]
+    command += [f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=reclaimed"]
+    command += [f"--deadline-remaining-seconds={deadline_s}"]
+    done = subprocess.run(command, env=head.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
+    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]
+) -> None:
+    """The loop has no other checkpoint; so what it does not begin again was saved for the notice."""
+    head = own_head(num_cpus=1)
+    head.add_node(num_cpus=1)
+    spec = spec_at(
+        tmp_path,
+        trail.file,
+        train_loop_per_worker="tests.chaos.loops:noticing",
+        scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
+        loop={"steps": 90, "step_s": 0.3},
+    )
+    running = Running(spec, head.cluster())
+    trail.wait_for(4)
+    head.add_node(num_cpus=1)
+    drain(head, head.node_ids()[1], 12)
+    result = running.result(300)
+    saved = [json.loads(line) for line in Path(f"{trail.file}.saved").read_text().splitlines()]
+    (for_notice,) = [entry["step"] for entry in saved if entry["came"] and entry["rank"] == 0]
+    assert result.metrics["total"] == sum(range(90))
+    assert result.run.attempt == 1
+    assert trail.entries()[-1]["first"] == for_notice + 1, "the workers began again right behind that checkpoint"
+    assert nothing_left(running.rundir.uri, trail)
+
+
+def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]) -> None:
+    """One worker at first, two as soon as a second node is there; the steps go on where they were."""
+    head = own_head(num_cpus=1)
+    spec = spec_at(
+        tmp_path,
+        trail.file,
+        train_loop_per_worker="tests.chaos.loops:noticing",
+        scaling_config=ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=3.0),
+        loop={"steps": 60, "step_s": 0.5, "always": True},
+    )
+    running = Running(spec, head.cluster())
+    trail.wait_for(3)
+    head.add_node(num_cpus=1)
+    result = running.result(300)
+    assert result.metrics["total"] == sum(range(60))
+    assert {entry["world"] for entry in trail.entries()} == {1, 2}
+    assert trail.repeated() <= 1, "at the resize at most one interval, here one step, is repeated"
