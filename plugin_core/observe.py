@@ -9,14 +9,10 @@ from typing import Any
 
 from plugin_core.clusters import Cluster
 from plugin_core.decide import Job, Observed
-from plugin_core.errors import ClusterUnreachableError
+from plugin_core.errors import ClusterUnreachableError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
-
-#: A silence is counted only over looks that follow each other at least so closely (seconds): a storage that could not
-#: be read, or a stopped process of ours, says nothing about the heartbeat.
-GAP_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,6 @@ class Observer:
         self.client: JobsClient | None = None
         self._whole_run = ""
         self._started = time.monotonic()
-        self._looked = self._started
         self._beat: tuple[Any, float] = (None, self._started)
         self._unreachable_since: float | None = None
         self._pending_since: float | None = None
@@ -72,7 +67,12 @@ class Observer:
     async def look(self) -> Look:
         """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
         limits = self.limits or await self._begin()
-        stored = await asyncio.to_thread(self._read_storage)
+        try:
+            stored = await asyncio.to_thread(self._read_storage)
+        except StorageError:
+            # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
+            self._beat = (None, time.monotonic())
+            raise
         receipt, since = stored.receipt, self.since_attempt or 0
         seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
         job: JobInfo | None = None
@@ -85,7 +85,9 @@ class Observer:
         if job is not None:
             seen.update(job_message=job.message, job_error_type=job.error_type, job_exit_code=job.exit_code)
         now = time.monotonic()
-        seen["heartbeat_silent"] = self._silent_s(stored.beat, now, limits.heartbeat_ttl_s) > limits.heartbeat_ttl_s
+        if stored.beat != self._beat[0]:
+            self._beat = (stored.beat, now)
+        seen["heartbeat_silent"] = now - self._beat[1] > limits.heartbeat_ttl_s
         seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
@@ -148,12 +150,6 @@ class Observer:
     def _out_of_sight(self) -> tuple[None, Job, bool]:
         self._unreachable_since = self._unreachable_since or time.monotonic()
         return None, Job.UNREACHABLE, False
-
-    def _silent_s(self, beat: Any, now: float, ttl_s: float) -> float:
-        if beat != self._beat[0] or now - self._looked > max(GAP_S, ttl_s / 2):
-            self._beat = (beat, now)
-        self._looked = now
-        return now - self._beat[1]
 
     def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
         if limits.timeout_s is not None and now - self._started > limits.timeout_s:

@@ -47,16 +47,20 @@ def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str)
     assert nothing_left(running.rundir.uri, trail), "when cancel returns, the workers and what they held are free"
     assert isinstance(running.error(), StepCancelledError)
     assert running.rundir.end(1).outcome == "cancelled"  # type: ignore[union-attr]
-    if phase == "training":
-        shorter = spec.model_copy(update={"train_loop_config": {**spec.train_loop_config, "steps": 200}})
-        again = Running(shorter, cluster)
-        trail.wait_for(max(trail.steps()) + 3)
-        assert again.rundir.receipts() == [1, 2], "a call after the cancel wants the run again"
-        assert trail.entries()[-1]["first"] >= 3
-        assert run_sync(acancel(again.rundir, cluster)) == "cancelled"
-        assert isinstance(again.error(), StepCancelledError)
 
 
+@pytest.mark.slow
+def test_a_call_after_a_cancel_wants_the_run_again(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 40}), cluster)
+    trail.wait_for(4)
+    assert run_sync(acancel(running.rundir, cluster)) == "cancelled"
+    again = Running(running.spec, cluster)
+    assert again.result().metrics["total"] == sum(range(40))
+    assert again.rundir.receipts() == [1, 2]
+    trail.check(40, kills=1)
+
+
+@pytest.mark.slow
 def test_cancel_after_the_end(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 3})
     running = Running(spec, cluster)

@@ -26,9 +26,10 @@ def test_a_users_exception_ends_the_step_at_once(tmp_path: Path, trail: Trail, c
     assert 'raise ValueError("the data is bad")' in error.details
     assert [entry["step"] for entry in trail.entries(rank)] == [0, 1, 2, 3, 4], "nothing was tried again"
     assert running.rundir.receipts() == [1]
-    assert nothing_left(running.rundir.uri, trail)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
+@pytest.mark.slow
 def test_a_loop_that_always_dies_spends_both_budgets(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     loop = {"die_at": 4, "die_how": "exit"}
     spec = spec_at(
@@ -59,7 +60,7 @@ def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, clust
     assert "no resources within limits.scheduling_timeout_s (6 s)" in error.message
     assert "it takes 4 workers of 1 CPU each; free are 3 of 4 CPU" in error.message
     assert mine.steps() == []
-    assert nothing_left(running.rundir.uri, mine)
+    wait_until(lambda: nothing_left(running.rundir.uri, mine))
     run_sync(Supervisor(holding.rundir, cluster).cancel())
     assert holding.error() is not None
 

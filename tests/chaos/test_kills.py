@@ -45,7 +45,7 @@ def test_a_worker_the_controller_and_the_driver_are_killed_in_one_run(
     assert result.metrics == {"step": 14, "total": sum(range(15))}
     assert result.run.attempt == 3, "the worker's death is borne within the attempt, the other two begin a new one"
     trail.check(15, kills=3)
-    assert nothing_left(running.rundir.uri, trail)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     result = running.result(300)
     assert result.metrics["total"] == sum(range(12))
     trail.check(12, kills=1)
-    assert nothing_left(running.rundir.uri, trail)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
 def test_the_head_is_killed_and_a_new_one_goes_on(tmp_path: Path, trail: Trail) -> None:
@@ -87,5 +87,5 @@ def test_the_head_is_killed_and_a_new_one_goes_on(tmp_path: Path, trail: Trail) 
     assert result.metrics["total"] == sum(range(12))
     assert result.run.attempt == 2
     trail.check(12, kills=1)
-    assert nothing_left(running.rundir.uri, trail)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
     assert trail.repeated() <= EVERY

@@ -40,13 +40,20 @@ def test_the_job_finishes_while_its_api_is_away(
 
 @pytest.mark.parametrize("frozen", ["driver", pytest.param("controller", marks=pytest.mark.slow)])
 def test_split_brain(
-    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead], head: Head, proxy: Callable[[str], Proxy], frozen: str
+    tmp_path: Path,
+    trail: Trail,
+    own_head: Callable[..., OwnHead],
+    head: Head,
+    proxy: Callable[[str], Proxy],
+    monkeypatch: pytest.MonkeyPatch,
+    frozen: str,
 ) -> None:
     """A cluster is cut off with its driver or controller stopped; the run goes on elsewhere; then they wake up."""
+    monkeypatch.setattr(jobs_client, "REQUEST_TIMEOUT_S", 3.0)
     cut_off = own_head(num_cpus=2)
     gate = proxy(cut_off.address)
     limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}
-    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 30})
+    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 100})
     first = Running(spec, cut_off.cluster(f"http://127.0.0.1:{gate.port}"))
     before = trail.wait_for(4)["pid"]
     (driver,) = drivers(first.rundir.uri)
@@ -69,11 +76,11 @@ def test_split_brain(
             kill(process, signal.SIGCONT)
     wait_until(lambda: not [process for process in drivers(first.rundir.uri) if process.pid == driver.pid])
     result = second.result()
-    assert result.metrics["total"] == sum(range(30))
+    assert result.metrics["total"] == sum(range(100))
     assert result.run.attempt == 2
     assert _files_of_attempt(first.rundir.uri, 1) == kept, "the first attempt wrote nothing more"
     assert first.rundir.end(1) is None
-    assert result.load().metrics["step"] == 29, "Ray's own index is that of the second attempt"
+    assert result.load().metrics["step"] == 99, "Ray's own index is that of the second attempt"
     mine = [entry["step"] for entry in trail.entries() if entry["pid"] != before]
     assert mine == sorted(set(mine)), "the second attempt was never disturbed"
     wait_until(lambda: nothing_left(first.rundir.uri, trail))
@@ -88,6 +95,7 @@ def _files_of_attempt(uri: str, attempt: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_directory_deleted_by_hand_and_two_storages_under_one_name(tmp_path: Path, trail: Trail, head: Head) -> None:
     cluster = RayCluster(head.address, head.token, python="python")
     one = ScalingConfig(num_workers=1)

@@ -10,7 +10,7 @@ import pytest
 
 from plugin_core import ScalingConfig
 from tests.chaos.conftest import OwnHead
-from tests.chaos.tools import Running, Trail, nothing_left, spec_at
+from tests.chaos.tools import Running, Trail, nothing_left, spec_at, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     assert result.metrics["total"] == sum(range(90))
     assert result.run.attempt == 1
     assert trail.entries()[-1]["first"] == for_notice + 1, "the workers began again right behind that checkpoint"
-    assert nothing_left(running.rundir.uri, trail)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
 def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]) -> None:

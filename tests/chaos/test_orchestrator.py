@@ -17,6 +17,7 @@ from tests.chaos.tools import (
     nothing_left,
     orchestrator_command,
     spec_at,
+    wait_until,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +60,7 @@ def test_killed(tmp_path: Path, trail: Trail, head: Head, moment: str, receipts_
     assert result["metrics"]["total"] == sum(range(6))
     assert rundir.receipts() == [1], "one attempt, and so one job, made the result"
     trail.check(6, kills=0)
-    assert nothing_left(rundir.uri, trail)
+    wait_until(lambda: nothing_left(rundir.uri, trail))
 
 
 def test_two_at_the_same_moment_fifty_times(tmp_path: Path, trail: Trail) -> None:
@@ -84,7 +85,7 @@ def test_two_at_the_same_moment_fifty_times(tmp_path: Path, trail: Trail) -> Non
         (tmp_path / "spec.json").write_text(spec.model_dump_json())
         begin = time.monotonic() + 5
         for _ in range(2):
-            offsets = [begin + number * 0.5 + random.uniform(0, 0.1) for number in range(50)]
+            offsets = [begin + number * 0.3 + random.uniform(0, 0.1) for number in range(50)]
             command = [*orchestrator_command(tmp_path / "spec.json", cluster.address, "token")[:1], str(script)]
             command += [str(tmp_path / "spec.json"), cluster.address, "token", json.dumps(offsets)]
             workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))

@@ -58,7 +58,7 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, tra
 @pytest.mark.parametrize(
     "broken",
     [
-        "torn, the newest directory half uploaded",
+        pytest.param("torn, the newest directory half uploaded", marks=pytest.mark.slow),
         pytest.param("missing", marks=pytest.mark.slow),
         pytest.param("lists an absent directory", marks=pytest.mark.slow),
     ],
@@ -87,6 +87,7 @@ def test_training_resumes_whatever_happened_to_rays_snapshot(
     assert any("it was rebuilt with" in text for text in again.texts("log")), "and the job's log says what was done"
 
 
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
