@@ -43,7 +43,8 @@ class Observed:
 
     `ours`: the attempt was started, or seen alive, by this call (so its end is ours to judge). `cancel_wanted`: the
     whole run was cancelled while this call followed it; `attempt_unwanted`: this attempt was cancelled, by this call or an
-    earlier one. `actors_alive`: actors of a job that is over still live.
+    earlier one. `superseded`: the attempt was begun by another call, and after the cancel. `actors_alive`: actors of a
+    job that is over still live. `job_message`: what Ray says of the job, or why it could not be asked.
     """
 
     has_result: bool = False
@@ -58,6 +59,7 @@ class Observed:
     heartbeat_silent: bool = False
     cancel_wanted: bool = False
     attempt_unwanted: bool = False
+    superseded: bool = False
     attempts_of_this_call: int = 0
     max_attempts: int = 3
     overdue: str = ""
@@ -108,6 +110,8 @@ def decide(seen: Observed) -> Action:
 
 
 def _cancelling(seen: Observed) -> Action:
+    if seen.superseded:
+        return Action(Do.FAIL, "the run was cancelled; a later call began it again", "cancelled")
     over = seen.attempt == 0 or seen.job is Job.ABSENT or (seen.end is not None and seen.job not in LIVE)
     if seen.actors_alive:
         return Action(Do.WAIT, "cancel is wanted; the job is over, its last processes are about to end")
@@ -175,13 +179,14 @@ def _terminal_without_end(seen: Observed) -> Action:
 def _out_of_sight(seen: Observed) -> Action:
     """The job can be neither seen nor stopped; its driver obeys the deadlines and the intent by itself."""
     gone = seen.job is Job.OTHER_INCARNATION
+    unasked = f"its cluster cannot be asked ({seen.job_message})" if seen.job_message else "its cluster cannot be asked"
     if not seen.heartbeat_silent:
-        where = "another head answers in its place" if gone else "its cluster cannot be asked"
+        where = "another head answers in its place" if gone else unasked
         return Action(Do.WAIT, f"{where}, and the heartbeat may still move")
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if not gone and not seen.gave_up_on_cluster:
-        return Action(Do.WAIT, "its cluster cannot be asked, which does not mean that the job is dead")
+        return Action(Do.WAIT, f"{unasked}, which does not mean that the job is dead")
     why = "the cluster that ran it is gone" if gone else "its cluster was unreachable for limits.unreachable_timeout_s"
     if seen.attempt_unwanted:
         return Action(Do.SUBMIT_NEXT, f"an earlier call cancelled its attempt, and {why}; going on with the run")

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugin_core.clusters import Cluster
 from plugin_core.decide import Job, Observed
-from plugin_core.errors import ClusterUnreachableError, StorageError
+from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
@@ -50,6 +50,7 @@ class Observer:
         self._whole_run = ""
         self._started = time.monotonic()
         self._beat: tuple[Any, float] = (None, self._started)
+        self._answered = False
         self._unreachable_since: float | None = None
         self._pending_since: float | None = None
 
@@ -77,13 +78,14 @@ class Observer:
         seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
         job: JobInfo | None = None
         if receipt is not None:
+            seen["superseded"] = receipt.attempt > max(self.attempt, stored.intent.whole_through)
             self.attempt = receipt.attempt
-            job, seen["job"], seen["actors_alive"] = await self._ask(receipt)
+            job, seen["job"], seen["actors_alive"], seen["job_message"] = await self._ask(receipt)
             seen["attempt"], seen["end"] = receipt.attempt, stored.end
             seen["attempt_unwanted"] = receipt.attempt <= stored.intent.cancel_through
             seen["ours"], seen["attempts_of_this_call"] = receipt.attempt > since, receipt.attempt - since
         if job is not None:
-            seen.update(job_message=job.message, job_error_type=job.error_type, job_exit_code=job.exit_code)
+            seen.update(job_error_type=job.error_type, job_exit_code=job.exit_code)
         now = time.monotonic()
         if stored.beat != self._beat[0]:
             self._beat = (stored.beat, now)
@@ -125,11 +127,11 @@ class Observer:
             beat=(last, heartbeat.counter if heartbeat else None),
         )
 
-    async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool]:
-        """The job, its state, and whether actors of it outlive it."""
+    async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
+        """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""
         if receipt.cluster and receipt.cluster != self.cluster.identity:
             # only its own cluster knows, and that one is not ours to ask (our token is not for it)
-            return self._out_of_sight()
+            return self._out_of_sight(f"it belongs to {receipt.cluster}, this call to {self.cluster.identity}")
         actors_alive = False
         try:
             client = await self.connect()
@@ -140,16 +142,20 @@ class Observer:
             else:
                 state = Job(job.status.lower())
                 actors_alive = job.terminal and await client.has_live_actors(job)
-        except ClusterUnreachableError:
+        except (ClusterUnreachableError, ClusterRefusedError) as exc:
+            # a token that was good and is refused now (rotated, a proxy's hiccup) says nothing about the job
+            if isinstance(exc, ClusterRefusedError) and not self._answered:
+                raise
             # the embedded head has a new port each time: connect anew, or its next incarnation is never found
             await self.close()
-            return self._out_of_sight()
+            return self._out_of_sight(exc.message)
+        self._answered = True
         self._unreachable_since = None
-        return job, state, actors_alive
+        return job, state, actors_alive, job.message if job else ""
 
-    def _out_of_sight(self) -> tuple[None, Job, bool]:
+    def _out_of_sight(self, why: str) -> tuple[None, Job, bool, str]:
         self._unreachable_since = self._unreachable_since or time.monotonic()
-        return None, Job.UNREACHABLE, False
+        return None, Job.UNREACHABLE, False, why
 
     def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
         if limits.timeout_s is not None and now - self._started > limits.timeout_s:

@@ -12,6 +12,7 @@ import time
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
 from plugin_core.decide import TERMINAL, Action, Do, Job, decide
 from plugin_core.errors import (
+    ClusterRefusedError,
     ClusterUnreachableError,
     InfrastructureError,
     StepCancelledError,
@@ -123,6 +124,7 @@ class Supervisor:
     async def cancel(self, attempt: int | None = None) -> str:
         """Cancel the run (or its attempts up to `attempt`): see `acancel`."""
         await asyncio.to_thread(self.rundir.cancel, attempt)
+        self._observer.attempt = attempt or 0
         self.give_up()
         try:
             while True:
@@ -189,7 +191,7 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             incarnation = (await client.version()).get("session_name", "")
-        except ClusterUnreachableError as exc:
+        except (ClusterUnreachableError, ClusterRefusedError) as exc:
             if attempt == 1 or gave_up_on_cluster:
                 raise  # nothing is begun here: the engine may retry as it likes, on another cluster too
             self._tell(Event("state", f"attempt {attempt} waits for the cluster: {exc.message}"))
@@ -198,6 +200,7 @@ class Supervisor:
         claim = self.rundir.claim
         receipt = await asyncio.to_thread(claim, attempt, client.address, incarnation, self.cluster.identity)
         if receipt is not None:
+            self._observer.attempt = attempt
             await self._start_job(receipt)
 
     async def _start_job(self, receipt: Receipt) -> None:
@@ -219,7 +222,7 @@ class Supervisor:
     async def _stop_job(self, receipt: Receipt) -> None:
         try:
             await (await self._observer.connect()).stop(receipt.submission_id)
-        except ClusterUnreachableError as exc:
+        except (ClusterUnreachableError, ClusterRefusedError) as exc:
             self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
 
     async def _show_interest(self) -> None:

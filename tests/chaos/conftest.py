@@ -32,6 +32,8 @@ class OwnHead:
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
         self._folder = folder
         self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
+        # the switch that binds everything to loopback also forbids a second node
+        del self.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"]
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._start(ray_head_command(self.ports, str(folder / "ray"), num_cpus, None))
         self.address = f"http://127.0.0.1:{self.ports[1]}"

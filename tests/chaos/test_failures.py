@@ -76,7 +76,7 @@ def test_the_deadline_holds_when_the_orchestrator_is_gone(tmp_path: Path, trail:
 
 @pytest.mark.slow
 def test_a_job_that_nobody_waits_for_ends_after_orphan_timeout(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
-    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 100}, limits={"orphan_timeout_s": 10.0})
+    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 150}, limits={"orphan_timeout_s": 25.0})
     rundir: RunDir = run_sync(prepare(spec, cluster))
     run_sync(Supervisor(rundir, cluster).submit())
     wait_until(lambda: rundir.end(1))
@@ -84,11 +84,11 @@ def test_a_job_that_nobody_waits_for_ends_after_orphan_timeout(tmp_path: Path, t
     wait_until(lambda: not drivers(rundir.uri))
     before = trail.steps()
     assert before
-    assert len(before) < 100
+    assert len(before) < 150
     again = Running(spec, cluster)
-    assert again.result().metrics["total"] == sum(range(100))
+    assert again.result().metrics["total"] == sum(range(150))
     assert again.rundir.receipts() == [1, 2], "whoever comes back goes on, and waiting for it is interest enough"
-    trail.check(100, kills=1)
+    trail.check(150, kills=1)
 
 
 @pytest.mark.slow

@@ -80,6 +80,11 @@ TABLE = [
         seen(job=Job.UNREACHABLE, cancel_wanted=True, end=LOST),
         Do.FAIL,
     ),
+    (
+        "cancelled, and another call began a later attempt: that one is left alone",
+        seen(job=Job.RUNNING, cancel_wanted=True, superseded=True),
+        Do.FAIL,
+    ),
     ("an attempt that an earlier call cancelled is stopped", seen(job=Job.RUNNING, attempt_unwanted=True), Do.STOP),
     (
         "and once it is over, this call goes on",
@@ -140,6 +145,7 @@ VALUES = {
     "actors_alive": [True, False],
     "heartbeat_silent": [True, False],
     "cancel_wanted": [True, False],
+    "superseded": [True, False],
     "attempt_unwanted": [True, False],
     "attempts_of_this_call": [1, 3],
     "overdue": ["", "overdue"],

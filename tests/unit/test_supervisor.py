@@ -134,6 +134,32 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
     assert cluster.submits == 1
 
 
+def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: Path) -> None:
+    """Rotated while the step runs: the job is waited for; a call that never had a good token is told so at once."""
+    spec = spec_at(tmp_path)
+    with FakeCluster(plays=["hang"], token="old") as cluster:
+        ours = RayCluster(cluster.address, "old")
+        rundir = run_sync(prepare(spec, ours))
+        events: list[Event] = []
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            if event.text == "wait: the job is running":
+                cluster.token = "new"
+            if "answers 401" in event.text:
+                cluster.token = "old"
+                receipt = rundir.receipt(1)
+                assert receipt is not None
+                cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
+
+        assert run(spec, ours, listen).run.attempt == 1
+        assert any("its cluster cannot be asked (token: " in event.text for event in events)
+        assert cluster.submits == 1
+        (tmp_path / "run/.step/result.json").unlink()
+        with pytest.raises(ClusterRefusedError, match="answers 401"):
+            run(spec, RayCluster(cluster.address, "wrong"))
+
+
 @pytest.mark.parametrize(("status", "error"), [(400, SpecError), (500, InfrastructureError)])
 def test_a_cluster_that_takes_no_job_is_not_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
