@@ -1,14 +1,17 @@
 """The driver obeys the run directory, also when nobody lives who could send it a stop."""
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from plugin_core import driver
+from plugin_core import driver, watch
 from plugin_core.errors import (
     EXIT_NOT_SHARED,
+    TERMINATED,
     FencedError,
+    InfrastructureError,
     RayTrainWorkflowsError,
     StepCancelledError,
     StepTimeoutError,
@@ -21,12 +24,12 @@ from plugin_core.specs import Limits
 class Watched:
     """A watch on attempt 1 of a run; `stopped` is what it stopped the driver with."""
 
-    def __init__(self, tmp_path: Path, attempt: int = 1, **limits: float):
+    def __init__(self, tmp_path: Path, attempt: int = 1, signals: int | None = None, **limits: float):
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.rundir.claim(attempt, "address", "incarnation")
         self.stopped: list[RayTrainWorkflowsError] = []
         self.called = threading.Event()
-        self.watch = driver.Watch(self.rundir, attempt, Limits(**limits), self._stop)
+        self.watch = watch.Watch(self.rundir, attempt, Limits(**limits), self._stop, signals)
 
     def _stop(self, error: RayTrainWorkflowsError) -> None:
         self.stopped.append(error)
@@ -35,7 +38,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "BEAT_S", 0.02)
+    monkeypatch.setattr(watch, "BEAT_S", 0.02)
 
 
 def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
@@ -97,3 +100,23 @@ def test_a_driver_of_another_submission_of_the_attempt_does_not_run(tmp_path: Pa
     assert driver.main(watched.rundir.uri, 1, "another nonce") == FencedError.exit_code
     assert watched.rundir.end(1) is None
     assert watched.rundir.heartbeat(1) is None
+
+
+def test_a_sigterm_stops_the_driver_at_once_and_is_recorded_as_what_it_is(tmp_path: Path) -> None:
+    readable, writable = os.pipe()
+    watched = Watched(tmp_path, signals=readable)
+    with watched.watch:
+        os.write(writable, b"\x0f")
+        assert watched.called.wait(30)
+    assert watched.stopped[0].outcome == TERMINATED
+
+
+def test_a_driver_for_which_nobody_waits_stops_and_a_sign_of_interest_keeps_it(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, orphan_timeout_s=1.0)
+    with watched.watch:
+        for _ in range(20):
+            watched.rundir.show_interest()
+            assert not watched.called.wait(0.1)
+        assert watched.called.wait(30)
+    assert isinstance(watched.stopped[0], InfrastructureError)
+    assert "no orchestrator showed interest" in watched.stopped[0].message
