@@ -68,12 +68,17 @@ class Observer:
     async def look(self) -> Look:
         """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
         limits = self.limits or await self._begin()
+        reading = time.monotonic()
         try:
             stored = await asyncio.to_thread(self._read_storage)
         except StorageError:
             # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
             self._beat = (None, time.monotonic())
             raise
+        if stored.beat != self._beat[0]:
+            self._beat = (stored.beat, time.monotonic())
+        # up to the reading, and not up to now: asking a cluster that does not answer takes long
+        silent_s = reading - self._beat[1]
         receipt, since = stored.receipt, self.since_attempt or 0
         seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
         job: JobInfo | None = None
@@ -87,9 +92,7 @@ class Observer:
         if job is not None:
             seen.update(job_error_type=job.error_type, job_exit_code=job.exit_code)
         now = time.monotonic()
-        if stored.beat != self._beat[0]:
-            self._beat = (stored.beat, now)
-        seen["heartbeat_silent"] = now - self._beat[1] > limits.heartbeat_ttl_s
+        seen["heartbeat_silent"] = silent_s > limits.heartbeat_ttl_s
         seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given

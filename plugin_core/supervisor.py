@@ -169,7 +169,7 @@ class Supervisor:
             case Do.RETURN:
                 return await asyncio.to_thread(self.rundir.result)
             case Do.FAIL:
-                over = seen.job in TERMINAL or seen.job is Job.ABSENT
+                over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
                 if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
                     await asyncio.to_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
                 raise from_outcome(action.outcome, action.why, action.details)

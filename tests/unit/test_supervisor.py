@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from plugin_core import EvaluateSpec, LocalCluster, RayCluster, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.decide import Do, Job, decide
 from plugin_core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -21,6 +22,7 @@ from plugin_core.errors import (
     StepTimeoutError,
     UserCodeError,
 )
+from plugin_core.observe import Look, Observer
 from plugin_core.rundir import Intent, RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
@@ -319,3 +321,34 @@ class TestRefusedBeforeAnythingIsSubmitted:
     def test_an_evaluation_without_a_readable_checkpoint_reference(self, tmp_path: Path) -> None:
         with pytest.raises(SpecError, match="checkpoint: given"):
             EvaluateSpec(evaluate=LOOP, checkpoint={"kind": "train", "checkpoint": None})
+
+
+def test_a_heartbeat_is_not_silent_because_asking_the_cluster_took_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API takes longer to fail than the heartbeat may be still; meanwhile the driver beats."""
+    spec = spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.8, unreachable_timeout_s=0.1))
+
+    async def slow(self: FakeCluster, request: web.Request) -> web.Response:
+        await asyncio.sleep(1.0)
+        return web.Response(status=500, text="away")
+
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec, cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        observer = Observer(rundir, cluster, None)
+        assert run_sync(observed(observer)).seen.job is Job.RUNNING
+    monkeypatch.setattr(FakeCluster, "_get", slow)
+    with FakeCluster() as broken:
+        observer.cluster = broken
+        look = run_sync(observed(observer))
+    assert look.seen.job is Job.UNREACHABLE
+    assert look.seen.gave_up_on_cluster is False
+    assert not look.seen.heartbeat_silent
+    assert decide(look.seen).do is Do.WAIT
+
+
+async def observed(observer: Observer) -> Look:
+    look = await observer.look()
+    await observer.close()
+    return look
