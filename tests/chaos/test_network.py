@@ -24,16 +24,17 @@ def test_the_job_finishes_while_its_api_is_away(
     monkeypatch.setattr(jobs_client, "REQUEST_TIMEOUT_S", 3.0)
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
-    running = Running(spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1)), cluster)
+    one = ScalingConfig(num_workers=1)
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=one, loop={"steps": 60}), cluster)
     trail.wait_for(3)
     gate.set(mode)
     wait_until(lambda: any("cannot be asked" in text for text in running.texts()))
     wait_until(lambda: running.rundir.end(1) is not None)
     wait_until(lambda: not drivers(running.rundir.uri))
     gate.set("forward")
-    assert running.result().metrics["total"] == sum(range(12))
+    assert running.result().metrics["total"] == sum(range(60))
     assert running.rundir.receipts() == [1]
-    trail.check(12, kills=0)
+    trail.check(60, kills=0)
     lines = [line for text in running.texts("log") for line in text.splitlines()]
     assert sum("result: {" in line for line in lines) <= 1, "no line of the log is told twice"
 
