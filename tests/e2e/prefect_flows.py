@@ -13,7 +13,7 @@ from prefect.flow_engine import run_flow
 
 import prefect_integration.tasks
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
-from plugin_core.errors import StorageError
+from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage import Location
 from plugin_core.supervisor import Event
 from prefect_integration import batch_infer, evaluate, train
@@ -64,8 +64,8 @@ def chain(storage: str) -> None:
 
 
 @flow
-async def storage_fails_once(storage: str) -> None:
-    """The task cannot read the run directory while its job runs on, and is tried again."""
+async def fails_once(storage: str) -> None:
+    """The task fails for want of its cluster while its job runs on, and is tried again."""
     core_run = prefect_integration.tasks.run
     failed = False
 
@@ -75,7 +75,7 @@ async def storage_fails_once(storage: str) -> None:
             listener(event)
             if event.kind == "report" and not failed:
                 failed = True
-                raise StorageError("the storage does not answer")
+                raise ClusterUnreachableError("the cluster does not answer")
 
         return core_run(spec, cluster, fail_at_report)
 

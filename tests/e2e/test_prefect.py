@@ -138,12 +138,12 @@ def test_the_reports_are_in_the_task_runs_log_on_the_server(flows: Flows, chain:
 
 
 def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows) -> None:
-    assert flows.start("storage_fails_once").wait(timeout=180) == 0
-    eventually(lambda: flows.tasks("storage_fails_once")[0].state_name, "Completed")
-    (task,) = flows.tasks("storage_fails_once")
+    assert flows.start("fails_once").wait(timeout=180) == 0
+    eventually(lambda: flows.tasks("fails_once")[0].state_name, "Completed")
+    (task,) = flows.tasks("fails_once")
     assert task.run_count == 2
     assert task.state.result().metrics["started_at"] == 0
-    assert flows.rundir("storage_fails_once", "fit").receipts() == [1]
+    assert flows.rundir("fails_once", "fit").receipts() == [1]
 
 
 def test_an_exception_of_the_users_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
