@@ -22,6 +22,7 @@ from plugin_core.rundir import AttemptEnd, RunDir
 from plugin_core.sources import unpack
 from plugin_core.specs import TrainSpec
 from plugin_core.steps import StepContext, run_step
+from plugin_core.storage import be_patient
 from plugin_core.watch import Watch, signal_pipe
 
 #: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so it backs off
@@ -148,6 +149,7 @@ def main(uri: str, attempt: int, nonce: str) -> int:
 
 
 if __name__ == "__main__":
+    be_patient()
     code = main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -13,7 +13,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, Py
 
 from plugin_core.errors import FencedError
 from plugin_core.fence import Fence
-from plugin_core.storage import Location
+from plugin_core.storage import Location, be_patient
 
 #: Ray Train's own index of a run's checkpoints; a torn one stops the run for good (ray 2.60).
 SNAPSHOT = "checkpoint_manager_snapshot.json"
@@ -57,6 +57,7 @@ class _FencedHandler(FileSystemHandler):
     pyarrow's S3FileSystem forgets its retry strategy when it is pickled."""
 
     def __init__(self, run_uri: str, attempt: int):
+        be_patient()
         self._key = (run_uri, attempt)
         self._fence = Fence(run_uri, attempt)
         self._run = Location.of(run_uri)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 SCHEMES = ("file", "s3")
-#: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long
-#: each time, so throttling and 5xx answers are borne for about two minutes.
-S3_ATTEMPTS = 12
+#: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long each
+#: time: twelve bear throttling and 5xx answers for about two minutes. An orchestrator waits by itself, and is told early.
+S3_ATTEMPTS, S3_PATIENT_ATTEMPTS = 3, 12
+_attempts = S3_ATTEMPTS
 
 
 def default_storage_path() -> str:
@@ -52,6 +53,16 @@ def normalise(uri: str) -> str:
     if not parts.netloc:
         raise SpecError(f"given {uri!r}; accepted is {parts.scheme}://bucket/prefix")
     return uri
+
+
+def be_patient() -> None:
+    """From now on this process bears a storage that throttles or fails for about two minutes a request: for the driver, the
+    controller and the workers, where giving up costs a training."""
+    global _attempts
+    if _attempts != S3_PATIENT_ATTEMPTS:
+        _attempts = S3_PATIENT_ATTEMPTS
+        _filesystem.cache_clear()
+        _s3_client.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -221,7 +232,7 @@ def _filesystem(scheme: str, netloc: str, query: str) -> FileSystem:
     if scheme == "s3":
         # a URI has no word for retries; the options it was opened with are what it is pickled as
         _, (options,) = filesystem.__reduce__()
-        return fs.S3FileSystem(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=S3_ATTEMPTS))
+        return fs.S3FileSystem(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_attempts))
     return filesystem
 
 
@@ -236,7 +247,7 @@ def _s3_client(query: str) -> Any:
     endpoint = options.get("endpoint_override")
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
-    config = Config(retries={"mode": "standard", "total_max_attempts": S3_ATTEMPTS})
+    config = Config(retries={"mode": "standard", "total_max_attempts": _attempts})
     return boto3.client("s3", endpoint_url=endpoint, region_name=options.get("region"), config=config)
 
 
