@@ -146,7 +146,7 @@ def main(seconds: float = 180.0) -> None:
             for name in ("kills", "useful ÷ wall", "÷ without kills", "steps repeated"):
                 table.add_column(name, justify="right")
             table.add_row("none", f"{plain:.2f}", "1.00", "0")
-            table.add_row("one every third", f"{killed:.2f}", f"{killed / plain:.2f}", str(trail.repeated()))
+            table.add_row(str(len(kills)), f"{killed:.2f}", f"{killed / plain:.2f}", str(trail.repeated()))
             console.print(table)
         finally:
             local_head.stop()
