@@ -13,9 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_core.errors import StorageError
 from plugin_core.fenced_fs import SNAPSHOT
-from plugin_core.journal import JournalReader
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig
 
@@ -26,25 +24,30 @@ class _Registered:
     metrics: dict[str, Any]
 
 
-def repair_snapshot(rundir: RunDir, config: CheckpointConfig) -> str:
+def repair_snapshot(rundir: RunDir, config: CheckpointConfig, journal: list[dict[str, Any]]) -> str:
     """Make Ray's snapshot true where it is not; returns one sentence on what was wrong and done, "" where nothing was.
 
-    Raises StorageError when storage cannot be read or written.
+    `journal`: the run's entries so far. Raises StorageError when storage cannot be read or written.
     """
     place = rundir.location.child(SNAPSHOT)
     data = place.read()
     listed, problem = _parse(data) if data is not None else ([], "is missing")
-    journaled = _journaled(rundir)
+    journaled = [_Registered(entry["checkpoint"], entry["metrics"]) for entry in journal if entry.get("checkpoint")]
     if data is None and not journaled:
         return ""
-    present = {name for name in rundir.location.names() if _holds_files(rundir, name, {*listed_names(listed), *journaled})}
-    absent = [entry.name for entry in listed if entry.name not in present]
+    names = set(rundir.location.names())
+
+    def complete(name: str) -> bool:
+        return name in names and bool(rundir.location.child(name).names())
+
+    absent = [entry.name for entry in listed if not complete(entry.name)]
     if absent:
         problem = f"lists {len(absent)} absent or empty director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"
     if not problem:
         return ""
-    known = {**journaled, **{entry.name: entry for entry in listed}}
-    kept = [known[name] for name in sorted(known, key=_age(journaled, listed)) if name in present]
+    # in the journal's order; what only the snapshot knows came in the second before a kill, so it is the newest
+    known = {entry.name: entry for entry in [*journaled, *listed]}
+    kept = [entry for entry in known.values() if complete(entry.name)]
     if not kept and data is None:
         return ""
     if kept:
@@ -54,10 +57,6 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig) -> str:
         place.delete()
         done = "was removed: no complete checkpoint is left, training starts from the beginning"
     return f"{SNAPSHOT} {problem}; it {done}"
-
-
-def listed_names(entries: list[_Registered]) -> list[str]:
-    return [entry.name for entry in entries]
 
 
 def _parse(data: bytes) -> tuple[list[_Registered], str]:
@@ -82,46 +81,21 @@ def _parse(data: bytes) -> tuple[list[_Registered], str]:
     return entries, wrong
 
 
-def _journaled(rundir: RunDir) -> dict[str, _Registered]:
-    """Every checkpoint that was ever registered, by name, oldest first."""
-    found: dict[str, _Registered] = {}
-    for entry in JournalReader(rundir).read():
-        if entry.get("checkpoint"):
-            found[entry["checkpoint"]] = _Registered(entry["checkpoint"], entry["metrics"])
-    return found
-
-
-def _holds_files(rundir: RunDir, name: str, wanted: set[str]) -> bool:
-    if name not in wanted:
-        return False
-    try:
-        return bool(rundir.location.child(name).names())
-    except StorageError:
-        return False  # a file where a directory should be
-
-
-def _age(journaled: dict[str, _Registered], listed: list[_Registered]) -> Any:
-    """Sort key: the journal's order; what only the snapshot knows came in the second before a kill, so it is newest."""
-    order = {
-        name: number for number, name in enumerate([*journaled, *(n for n in listed_names(listed) if n not in journaled)])
-    }
-    return order.__getitem__
-
-
 def _snapshot(kept: list[_Registered], config: CheckpointConfig) -> bytes:
     """Ray's snapshot of these checkpoints, given oldest first."""
+    from ray._private.dict import flatten_dict
     from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState, _TrainingResultState
 
     states = [_TrainingResultState(checkpoint_dir_name=entry.name, metrics=entry.metrics) for entry in kept]
-    order = range(len(kept))
+    order = list(range(len(kept)))
     attribute = config.checkpoint_score_attribute
     if attribute is not None:
         # Ray keeps its list from worst to best
         sign = 1 if config.checkpoint_score_order == "max" else -1
-        order = sorted(order, key=lambda i: _score(kept[i].metrics.get(attribute), sign))  # type: ignore[assignment]
+        order.sort(key=lambda i: _score(flatten_dict(kept[i].metrics).get(attribute), sign))
     state = _CheckpointManagerState(
         checkpoint_results=[states[i] for i in order],
-        checkpoint_report_indices=list(order),
+        checkpoint_report_indices=order,
         latest_checkpoint_result=states[-1],
         pending_training_results=[],
         pending_validation_specs=[],

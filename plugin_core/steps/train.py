@@ -29,16 +29,16 @@ def run(context: StepContext) -> TrainResult:
     spec = context.spec
     assert isinstance(spec, TrainSpec)
     checkpoints = spec.run_config.checkpoint_config
-    if repaired := repair_snapshot(context.rundir, checkpoints):
+    journal = JournalReader(context.rundir).read()
+    if repaired := repair_snapshot(context.rundir, checkpoints, journal):
         logger.warning("%s", repaired)
     uri, attempt = context.rundir.uri, context.attempt
     warm_start = spec.resume_from.uri if spec.resume_from else None
     options = WorkerOptions(uri, attempt, warm_start, checkpoints.checkpoint_score_attribute)
     wrapped = functools.partial(wrap, options=options)
     loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
-    reports = [entry for entry in JournalReader(context.rundir).read() if "report" in entry]
     callbacks = [
-        JournalCallback(uri, attempt, len(reports)),
+        JournalCallback(uri, attempt, reports_before=sum("report" in entry for entry in journal)),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     inputs = TrainerInputs(

@@ -9,10 +9,13 @@ from ray.train import CheckpointConfig as RayCheckpointConfig
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 from ray.train.v2._internal.execution.storage import StorageContext
 
+from plugin_core.errors import StorageError
 from plugin_core.fenced_fs import SNAPSHOT
+from plugin_core.journal import JournalReader
 from plugin_core.restore import repair_snapshot
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig
+from plugin_core.storage import Location
 
 CONFIG = CheckpointConfig(num_to_keep=3)
 
@@ -29,6 +32,11 @@ def journal(run: Path, *entries: tuple[str | None, dict[str, Any]]) -> None:
         for number, (name, metrics) in enumerate(entries, 1)
     ]
     (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def repair(run: Path, config: CheckpointConfig) -> str:
+    rundir = RunDir.at(str(run))
+    return repair_snapshot(rundir, config, JournalReader(rundir).read())
 
 
 def restored(run: Path, **config: Any) -> list[str]:
@@ -48,7 +56,7 @@ def run(tmp_path: Path) -> Path:
         checkpoint(folder, name)
     journal(folder, *((name, {"loss": 1 / number}) for number, name in enumerate(names, 1)))
     (folder / SNAPSHOT).write_bytes(b"{")
-    repair_snapshot(RunDir.at(str(folder)), CONFIG)
+    repair(folder, CONFIG)
     return folder
 
 
@@ -57,7 +65,7 @@ GOOD = ["checkpoint_a001_000001", "checkpoint_a001_000002", "checkpoint_a001_000
 
 def test_a_true_snapshot_is_left_alone(run: Path) -> None:
     before = (run / SNAPSHOT).read_bytes()
-    assert repair_snapshot(RunDir.at(str(run)), CONFIG) == ""
+    assert repair(run, CONFIG) == ""
     assert (run / SNAPSHOT).read_bytes() == before
     assert restored(run) == GOOD
 
@@ -66,7 +74,7 @@ def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
     whole = (run / SNAPSHOT).read_bytes()
     for length in range(len(whole)):
         (run / SNAPSHOT).write_bytes(whole[:length])
-        said = repair_snapshot(RunDir.at(str(run)), CONFIG)
+        said = repair(run, CONFIG)
         assert "was rebuilt with 3 checkpoint(s), the latest checkpoint_a001_000003" in said
         assert ("is empty" if length == 0 else "is torn") in said
         assert (run / SNAPSHOT).read_bytes() == whole
@@ -75,14 +83,14 @@ def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
 
 def test_a_missing_one_is_rebuilt(run: Path) -> None:
     (run / SNAPSHOT).unlink()
-    assert "is missing; it was rebuilt" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert "is missing; it was rebuilt" in repair(run, CONFIG)
     assert restored(run) == GOOD
 
 
 def test_one_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> None:
     for file in (run / "checkpoint_a001_000003").iterdir():
         file.unlink()
-    said = repair_snapshot(RunDir.at(str(run)), CONFIG)
+    said = repair(run, CONFIG)
     assert "lists 1 absent or empty directory (checkpoint_a001_000003)" in said
     (run / "checkpoint_a001_000003").rmdir()
     assert restored(run) == [*GOOD[:2], "latest checkpoint_a001_000002"]
@@ -90,14 +98,14 @@ def test_one_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> 
 
 def test_a_half_uploaded_directory_is_never_restored_from(run: Path) -> None:
     (run / SNAPSHOT).unlink()
-    repair_snapshot(RunDir.at(str(run)), CONFIG)
+    repair(run, CONFIG)
     assert "checkpoint_a001_000004" not in " ".join(restored(run))
 
 
 def test_one_of_another_ray_version_is_rebuilt(run: Path) -> None:
     text = (run / SNAPSHOT).read_text()
     (run / SNAPSHOT).write_text(json.dumps({**json.loads(text), "ray_version": "2.51.0"}))
-    assert "was written by Ray 2.51.0, this is Ray" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert "was written by Ray 2.51.0, this is Ray" in repair(run, CONFIG)
     assert restored(run) == GOOD
 
 
@@ -106,7 +114,7 @@ def test_what_only_the_snapshot_knows_is_the_newest(run: Path) -> None:
     journal(run, ("checkpoint_a001_000001", {}), ("checkpoint_a001_000002", {}))
     for file in (run / "checkpoint_a001_000001").iterdir():
         file.unlink()
-    assert repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert repair(run, CONFIG)
     assert restored(run) == [*GOOD[1:3], "latest checkpoint_a001_000003"]
 
 
@@ -114,15 +122,41 @@ def test_what_only_the_snapshot_knows_is_the_newest(run: Path) -> None:
 def test_the_best_by_the_score_stays_the_best(run: Path, order: Any, best: str) -> None:
     (run / SNAPSHOT).unlink()
     config = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order=order)
-    repair_snapshot(RunDir.at(str(run)), config)
+    repair(run, config)
     found = restored(run, num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order=order)
     assert found[-2:] == [best, "latest checkpoint_a001_000003"], "Ray keeps its list from worst to best"
 
 
 def test_a_run_that_never_had_a_checkpoint_begins_anew(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert repair_snapshot(RunDir.at(str(run)), CONFIG) == ""
+    assert repair(run, CONFIG) == ""
     journal(run, (None, {"loss": 1.0}))
     (run / SNAPSHOT).write_bytes(b"{")
-    assert "was removed: no complete checkpoint is left" in repair_snapshot(RunDir.at(str(run)), CONFIG)
+    assert "was removed: no complete checkpoint is left" in repair(run, CONFIG)
     assert not (run / SNAPSHOT).exists()
+
+
+def test_a_score_within_a_nested_metric_counts(run: Path) -> None:
+    names = [f"checkpoint_a001_{number:06}" for number in (1, 2, 3)]
+    journal(run, *((name, {"eval": {"loss": loss}}) for name, loss in zip(names, (0.2, 0.1, 0.3), strict=True)))
+    (run / SNAPSHOT).unlink()
+    repair(run, CheckpointConfig(checkpoint_score_attribute="eval/loss", checkpoint_score_order="min"))
+    assert restored(run, checkpoint_score_attribute="eval/loss", checkpoint_score_order="min") == [
+        *(names[i] for i in (2, 0, 1)),
+        f"latest {names[2]}",
+    ]
+
+
+def test_a_checkpoint_that_cannot_be_looked_at_is_not_called_absent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = Location.names
+
+    def away(self: Location) -> list[str]:
+        if "checkpoint_" in self.name:
+            raise StorageError("the storage does not answer")
+        return listing(self)
+
+    before = (run / SNAPSHOT).read_bytes()
+    monkeypatch.setattr(Location, "names", away)
+    with pytest.raises(StorageError):
+        repair(run, CONFIG)
+    assert (run / SNAPSHOT).read_bytes() == before
