@@ -6,6 +6,7 @@ Ray's checkpoint manager registers a checkpoint, writes its snapshot and deletes
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 from pyarrow import NativeFile, PythonFile
@@ -19,37 +20,21 @@ from plugin_core.storage import Location, be_patient
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 
 
-class _Replaced:
-    """A file object that is collected in memory and replaces the file at `place` atomically when it is closed."""
-
-    closed = False
+class _Replaced(io.BytesIO):
+    """A file that is collected in memory and replaces the one at `place` atomically when it is closed."""
 
     def __init__(self, place: Location, fence: Fence):
+        super().__init__()
         self._place = place
         self._fence = fence
-        self._parts: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def write(self, data: Any) -> int:
-        self._parts.append(bytes(data))
-        return len(self._parts[-1])
-
-    def flush(self) -> None:
-        pass
-
-    def tell(self) -> int:
-        return sum(map(len, self._parts))
 
     def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._fence.check()
-            self._place.write(b"".join(self._parts))
+        if self.closed:
+            return
+        data = self.getvalue()
+        super().close()
+        self._fence.check()
+        self._place.write(data)
 
 
 class _FencedHandler(FileSystemHandler):

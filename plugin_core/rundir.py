@@ -189,8 +189,7 @@ class RunDir:
         return self.step.child(f"attempts/{attempt:03}.json")
 
     def receipt(self, attempt: int) -> Receipt | None:
-        data = self._read_json(f"attempts/{attempt:03}.json")
-        return _as(Receipt, data) if data else None
+        return self._read_as(Receipt, f"attempts/{attempt:03}.json")
 
     def claim(self, attempt: int, address: str, incarnation: str, cluster: str = "") -> Receipt | None:
         """Take the right to be attempt `attempt`; None when somebody else has it. Every lower attempt is fenced by it."""
@@ -212,8 +211,7 @@ class RunDir:
         self.step.child(f"attempts/{attempt:03}.end.json").create(_dump(asdict(end)))
 
     def end(self, attempt: int) -> AttemptEnd | None:
-        data = self._read_json(f"attempts/{attempt:03}.end.json")
-        return _as(AttemptEnd, data) if data else None
+        return self._read_as(AttemptEnd, f"attempts/{attempt:03}.end.json")
 
     # ---- intent, heartbeat, result
 
@@ -230,8 +228,7 @@ class RunDir:
         return intent
 
     def intent(self) -> Intent:
-        data = self._read_json("intent.json")
-        return _as(Intent, data) if data else Intent()
+        return self._read_as(Intent, "intent.json") or Intent()
 
     def show_interest(self) -> None:
         """A sign that an orchestrator waits for the run; for `limits.orphan_timeout_s`."""
@@ -244,8 +241,7 @@ class RunDir:
         self._write_json(f"heartbeat/{attempt:03}.json", asdict(heartbeat))
 
     def heartbeat(self, attempt: int) -> Heartbeat | None:
-        data = self._read_json(f"heartbeat/{attempt:03}.json")
-        return _as(Heartbeat, data) if data else None
+        return self._read_as(Heartbeat, f"heartbeat/{attempt:03}.json")
 
     def write_result(self, result: AnyResult) -> AnyResult:
         """Write the result once; returns the one that is there, this one or that of another attempt."""
@@ -274,13 +270,15 @@ class RunDir:
             raise StorageError(f"{self.uri}/.step/{name} holds no JSON ({exc})") from exc
         return loaded
 
+    def _read_as(self, kind: type[T], name: str) -> T | None:
+        """A record from its JSON; fields that a later version added are passed over."""
+        data = self._read_json(name)
+        if not data:
+            return None
+        return kind(**{field.name: data[field.name] for field in fields(kind) if field.name in data})  # type: ignore[arg-type]
+
     def _write_json(self, name: str, data: dict[str, Any]) -> None:
         self._write(name, _dump(data))
-
-
-def _as(kind: type[T], data: dict[str, Any]) -> T:
-    """A record from its JSON; fields that a later version added are passed over."""
-    return kind(**{field.name: data[field.name] for field in fields(kind) if field.name in data})  # type: ignore[arg-type]
 
 
 def _dump(data: dict[str, Any]) -> bytes:

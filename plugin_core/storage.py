@@ -11,6 +11,7 @@ import errno
 import os
 import posixpath
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -177,16 +178,15 @@ class Location:
 
     def delete(self) -> None:
         """Delete this file; fine where there is none."""
-        try:
-            self.fs.delete_file(self.path)
-        except FileNotFoundError:
-            pass
-        except OSError as exc:
-            raise StorageError(f"{self.uri} cannot be deleted: {exc}") from exc
+        self._delete_by(self.fs.delete_file)
 
     def delete_dir(self) -> None:
+        """Delete this directory and what is in it; fine where there is none."""
+        self._delete_by(self.fs.delete_dir)
+
+    def _delete_by(self, delete: Callable[[str], None]) -> None:
         try:
-            self.fs.delete_dir(self.path)
+            delete(self.path)
         except FileNotFoundError:
             pass
         except OSError as exc:

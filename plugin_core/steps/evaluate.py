@@ -31,7 +31,7 @@ def run(context: StepContext) -> EvaluationResult:
         return json_safe(call_with(function, checkpoint, dataset, config))
 
     # a task of its own, so that it runs where its CPUs and GPUs are; the driver has none
-    with reserved([{"CPU": spec.num_cpus, "GPU": spec.num_gpus}], spec.limits.scheduling_timeout_s) as strategy:
+    with reserved({"CPU": spec.num_cpus, "GPU": spec.num_gpus}, spec.limits.scheduling_timeout_s) as strategy:
         context.set_phase("evaluating")
         task = ray.remote(num_cpus=spec.num_cpus, num_gpus=spec.num_gpus, scheduling_strategy=strategy)(evaluate)
         metrics = ray.get(task.remote())

@@ -10,8 +10,8 @@ from plugin_core.errors import StepTimeoutError
 
 
 @contextmanager
-def reserved(bundles: list[dict[str, float]], timeout_s: float | None) -> Iterator[Any]:
-    """Hold these resources (Ray's units, one dict a process) as a placement group; yields the scheduling strategy to use.
+def reserved(resources: dict[str, float], timeout_s: float | None) -> Iterator[Any]:
+    """Hold these resources (Ray's units) for one process as a placement group; yields the scheduling strategy to use.
 
     Raises StepTimeoutError when they do not come within `timeout_s` seconds (None: waits for ever).
     """
@@ -20,16 +20,16 @@ def reserved(bundles: list[dict[str, float]], timeout_s: float | None) -> Iterat
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    wanted = [held for bundle in bundles if (held := {name: amount for name, amount in bundle.items() if amount})]
+    wanted = {name: amount for name, amount in resources.items() if amount}
     if not wanted:
         yield "DEFAULT"
         return
-    group = placement_group(wanted)
+    group = placement_group([wanted])
     try:
         try:
             ray.get(group.ready(), timeout=timeout_s)
         except GetTimeoutError as exc:
-            raise no_resources(timeout_s, " and ".join(map(in_words, wanted))) from exc
+            raise no_resources(timeout_s, in_words(wanted)) from exc
         yield PlacementGroupSchedulingStrategy(group)
     finally:
         remove_placement_group(group)
