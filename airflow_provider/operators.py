@@ -32,7 +32,7 @@ from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir, run_name
 from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec, load_spec, parse_spec
-from plugin_core.supervisor import Supervisor, acancel, prepare, run_sync
+from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
 
 #: What a deferred task resumes with when its trigger itself broke.
 _TRIGGER_FAILED = "__fail__"
@@ -179,11 +179,11 @@ class RayStepOperator(BaseOperator):
     def _push_link(self, ti: Any, rundir: RunDir) -> None:
         """Airflow takes links at the end of a task; this shows the job's while it runs."""
         link = RayJobLink()
-        if attempts := rundir.receipts():
-            ti.xcom_push(key=link.xcom_key, value=link.url(rundir.receipt(attempts[-1])))
+        if attempt := rundir.latest():
+            ti.xcom_push(key=link.xcom_key, value=link.url(rundir.receipt(attempt)))
 
     def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:
-        self.log.info("%s: %s", rundir.uri, run_sync(acancel(rundir, cluster, rundir.latest() or None)))
+        self.log.info("%s: %s", rundir.uri, cancel(rundir, cluster))
 
 
 class RayTrainOperator(RayStepOperator):

@@ -128,8 +128,7 @@ def logs(run: Run, address: Address = None, token: Token = None) -> None:
     from plugin_core.rundir import RunDir
 
     rundir = RunDir.at(run)
-    receipts = rundir.receipts()
-    receipt = rundir.receipt(receipts[-1]) if receipts else None
+    receipt = rundir.receipt(rundir.latest())
     if receipt is None:
         raise SpecError(f"run: given {rundir.uri!r}, which has no attempt; accepted is a run that was submitted")
     print(_with_client(_cluster(address, token), lambda client: client.logs(receipt.submission_id)))

@@ -7,11 +7,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError, StorageError
-from plugin_core.specs import DatasetConfig
+from plugin_core.functions import check_reference
+from plugin_core.record import spec_datasets, spec_functions
+from plugin_core.specs import DatasetConfig, StepSpec
 from plugin_core.storage import Location
 
 if TYPE_CHECKING:
     import ray.data
+
+
+def check_functions_and_data(spec: StepSpec, here: bool) -> None:
+    """Raise SpecError where a step names a function or a dataset that is not there.
+
+    `here`: the step runs on this machine, in this environment; else only what can be told from here is looked at.
+    """
+    _, references = spec_functions(spec)
+    for name, reference in references.items():
+        check_reference(name, reference, must_exist=here)
+    for name, dataset in spec_datasets(spec).items():
+        check_dataset(name, dataset, label_column=getattr(spec, "label_column", None), here=here)
 
 
 def check_dataset(field: str, config: DatasetConfig, *, label_column: str | None, here: bool) -> None:

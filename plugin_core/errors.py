@@ -67,6 +67,10 @@ class ClusterUnreachableError(RayTrainWorkflowsError, ConnectionError):
     exit_code = 2
 
 
+#: What asking a cluster can fail with; neither says anything about a job.
+CLUSTER_ERRORS = (ClusterUnreachableError, ClusterRefusedError)
+
+
 class StorageError(RayTrainWorkflowsError, OSError):
     retryable = True
     exit_code = 11

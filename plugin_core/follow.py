@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin_core.decide import Action, Do
-from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError
+from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.jobs import JobsClient
 from plugin_core.journal import JournalReader
 from plugin_core.observe import Look
@@ -66,7 +66,7 @@ class Follower:
             return
         try:
             log = await client.logs(submission_id)
-        except (ClusterUnreachableError, ClusterRefusedError):
+        except CLUSTER_ERRORS:
             return  # read again from the same position when the cluster answers
         self._log_due = time.monotonic() + LOG_PAUSE * (time.monotonic() - began)
         start = self._log_seen.get(submission_id, 0)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugin_core.data import check_dataset
+from plugin_core.data import check_functions_and_data
 from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
-from plugin_core.functions import check_reference
-from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
@@ -24,11 +22,7 @@ def execute(spec: StepSpec) -> AnyResult:
     from plugin_core.driver import run_attempt
 
     rundir = RunDir.of(spec)
-    _, references = spec_functions(spec)
-    for name, reference in references.items():
-        check_reference(name, reference, must_exist=True)
-    for name, dataset in spec_datasets(spec).items():
-        check_dataset(name, dataset, label_column=getattr(spec, "label_column", None), here=True)
+    check_functions_and_data(spec, here=True)
     rundir.write_spec(spec)
     stored = rundir.result()
     if stored is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugin_core.clusters import Cluster
 from plugin_core.decide import Job, Observed
-from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, StorageError
+from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
@@ -145,7 +145,7 @@ class Observer:
             else:
                 state = Job(job.status.lower())
                 actors_alive = job.terminal and await client.has_live_actors(job)
-        except (ClusterUnreachableError, ClusterRefusedError) as exc:
+        except CLUSTER_ERRORS as exc:
             # a token that was good and is refused now (rotated, a proxy's hiccup) says nothing about the job
             if isinstance(exc, ClusterRefusedError) and not self._answered:
                 raise

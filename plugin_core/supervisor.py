@@ -10,9 +10,10 @@ import asyncio
 import time
 
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
+from plugin_core.data import check_functions_and_data
 from plugin_core.decide import TERMINAL, Action, Do, Job, decide
 from plugin_core.errors import (
-    ClusterRefusedError,
+    CLUSTER_ERRORS,
     ClusterUnreachableError,
     InfrastructureError,
     StepCancelledError,
@@ -20,10 +21,8 @@ from plugin_core.errors import (
     from_outcome,
 )
 from plugin_core.follow import Event, Follower, Listener
-from plugin_core.functions import check_reference
 from plugin_core.jobs import ApiError
 from plugin_core.observe import Look, Observer
-from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
@@ -33,15 +32,14 @@ from plugin_core.sync import run_sync
 POLL_FIRST_S, POLL_MAX_S = 0.5, 5.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
-#: Seconds that a storage which cannot be read is waited for (after the retries of its own client); the job goes on
-#: meanwhile.
+#: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
 STORAGE_PATIENCE_S = 600.0
 
 
 async def prepare(spec: StepSpec, cluster: Cluster, generation: int = 1) -> RunDir:
     """Check the step and lay down its run directory; nothing is submitted. Raises SpecError and its kin."""
     rundir = RunDir.of(spec, generation)
-    await asyncio.to_thread(_check_here, spec, cluster)
+    await asyncio.to_thread(check_functions_and_data, spec, cluster.shares_this_machine)
     await asyncio.to_thread(rundir.write_spec, spec)
     # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
     if not await asyncio.to_thread(rundir.receipts) and await asyncio.to_thread(rundir.result) is None:
@@ -50,16 +48,6 @@ async def prepare(spec: StepSpec, cluster: Cluster, generation: int = 1) -> RunD
             if not cluster.autoscaling:
                 check_fits(spec, await client.nodes())
     return rundir
-
-
-def _check_here(spec: StepSpec, cluster: Cluster) -> None:
-    from plugin_core.data import check_dataset
-
-    _, references = spec_functions(spec)
-    for name, reference in references.items():
-        check_reference(name, reference, must_exist=cluster.shares_this_machine)
-    for name, dataset in spec_datasets(spec).items():
-        check_dataset(name, dataset, label_column=getattr(spec, "label_column", None), here=cluster.shares_this_machine)
 
 
 class Supervisor:
@@ -128,9 +116,6 @@ class Supervisor:
         self.give_up()
         try:
             while True:
-                newest = await asyncio.to_thread(self.rundir.latest)
-                if attempt is not None and newest > attempt:
-                    return "cancelled"  # a later attempt is somebody else's wish
                 if await self._patient_step() is not None:
                     return "finished"
                 await asyncio.sleep(POLL_FIRST_S)
@@ -191,7 +176,7 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             incarnation = (await client.version()).get("session_name", "")
-        except (ClusterUnreachableError, ClusterRefusedError) as exc:
+        except CLUSTER_ERRORS as exc:
             if attempt == 1 or gave_up_on_cluster:
                 raise  # nothing is begun here: the engine may retry as it likes, on another cluster too
             self._tell(Event("state", f"attempt {attempt} waits for the cluster: {exc.message}"))
@@ -222,7 +207,7 @@ class Supervisor:
     async def _stop_job(self, receipt: Receipt) -> None:
         try:
             await (await self._observer.connect()).stop(receipt.submission_id)
-        except (ClusterUnreachableError, ClusterRefusedError) as exc:
+        except CLUSTER_ERRORS as exc:
             self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
 
     async def _show_interest(self) -> None:
@@ -244,6 +229,11 @@ def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | Non
     return run_sync(arun(spec, cluster, listener))
 
 
+def cancel(rundir: RunDir, cluster: Cluster) -> str:
+    """`acancel` of the newest attempt there is, for an engine's task that gives up: what begins later is not its own."""
+    return run_sync(acancel(rundir, cluster, rundir.latest() or None))
+
+
 async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) -> str:
     """Cancel a run: say so where its driver reads it, stop its job, wait until its processes are gone. Safe to repeat.
 
@@ -255,4 +245,4 @@ async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) 
     return await Supervisor(rundir, cluster, since_attempt=0).cancel(attempt)
 
 
-__all__ = ["Event", "Listener", "Supervisor", "acancel", "arun", "prepare", "run", "run_sync"]
+__all__ = ["Event", "Listener", "Supervisor", "acancel", "arun", "cancel", "prepare", "run", "run_sync"]

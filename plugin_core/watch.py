@@ -120,8 +120,8 @@ def signal_pipe() -> int:
     """A descriptor that becomes readable on SIGTERM, at once, whatever the main thread is doing.
 
     Python runs its handlers in the main thread only, between two steps of its own; but the number of the signal is
-    written to
-    this pipe by the interpreter's C handler. Ray sets a SIGTERM handler of its own later, which changes nothing here.
+    written to this pipe by the interpreter's C handler. Ray sets a SIGTERM handler of its own later, which changes
+    nothing here.
     """
     readable, writable = os.pipe()
     os.set_blocking(writable, False)

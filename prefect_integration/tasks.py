@@ -20,7 +20,7 @@ from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec
-from plugin_core.supervisor import Event, acancel, run, run_sync
+from plugin_core.supervisor import Event, cancel, run
 from prefect_integration.identity import cancel_requested, named
 
 SpecT = TypeVar("SpecT", bound=StepSpec)
@@ -84,7 +84,7 @@ def _run(spec: StepSpec, cluster: Cluster | None, key: str | None) -> AnyResult:
 
 def _cancel(rundir: RunDir, cluster: Cluster) -> None:
     try:
-        outcome = run_sync(acancel(rundir, cluster, rundir.latest() or None))
+        outcome = cancel(rundir, cluster)
     except RayTrainWorkflowsError as exc:
         outcome = exc.message
     get_run_logger().warning("%s: %s", rundir.uri, outcome)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_two_at_the_same_moment_fifty_times(tmp_path: Path, trail: Trail) -> Non
         begin = time.monotonic() + 5
         for _ in range(2):
             offsets = [begin + number * 0.3 + random.uniform(0, 0.1) for number in range(50)]
-            command = [*orchestrator_command(tmp_path / "spec.json", cluster.address, "token")[:1], str(script)]
+            command = [sys.executable, str(script)]
             command += [str(tmp_path / "spec.json"), cluster.address, "token", json.dumps(offsets)]
             workers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT))
         for worker in workers:

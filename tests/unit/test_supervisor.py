@@ -352,3 +352,16 @@ async def observed(observer: Observer) -> Look:
     look = await observer.look()
     await observer.close()
     return look
+
+
+def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec, cluster))
+        rundir.claim(1, cluster.address, "gone", cluster.identity)
+        rundir.claim(2, cluster.address, cluster.session_name, cluster.identity)
+        run_sync(Supervisor(rundir, cluster).submit())
+        assert run_sync(acancel(rundir, cluster, attempt=1)) == "cancelled"
+        assert list(cluster.jobs.values()) == ["RUNNING"]
+        assert rundir.end(2) is None
+        assert rundir.intent().cancel_through == 1
