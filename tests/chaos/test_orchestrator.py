@@ -42,7 +42,7 @@ def result_of(process: subprocess.Popen[str]) -> dict:  # type: ignore[type-arg]
         pytest.param("before the receipt", [], marks=pytest.mark.slow),
         ("between receipt and submit", [1]),
         pytest.param("after submit", [1], marks=pytest.mark.slow),
-        ("mid-run", [1]),
+        pytest.param("mid-run", [1], marks=pytest.mark.slow),
         pytest.param("between success and reading the result", [1], marks=pytest.mark.slow),
     ],
 )
