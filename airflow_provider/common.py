@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from typing import Any
 
 from plugin_core.errors import RayTrainWorkflowsError
@@ -12,6 +14,9 @@ from plugin_core.supervisor import Event, Listener
 _OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", "gone"})
 #: A traceback travels through Airflow's database with the trigger's event.
 DETAILS_CHARS = 16_000
+#: Under this key a task's state store holds where its run is.
+RUN_KEY = "ray_run"
+HEALTH_TIMEOUT_S = 3.0
 
 
 def teller(log: Any, *kinds: str) -> Listener:
@@ -20,8 +25,12 @@ def teller(log: Any, *kinds: str) -> Listener:
     def tell(event: Event) -> None:
         if kinds and event.kind not in kinds:
             return
-        for line in event.text.splitlines():
-            log.info("%s", f"| {line}" if event.kind == "log" else line)
+        lines = event.text.splitlines()
+        if event.kind == "log":
+            # folded in the UI, under the last of its lines
+            lines = [f"::group::Ray job's log, {len(lines)} lines … {lines[-1][:100]}", *lines, "::endgroup::"]
+        for line in lines:
+            log.info("%s", line)
 
     return tell
 
@@ -32,6 +41,15 @@ def metadata(ti: Any) -> dict[str, str]:
         return {}
     ids = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
     return {"orchestrator": "airflow", **{f"airflow_{name}": str(value) for name, value in ids.items()}}
+
+
+def request_of(ti: Any) -> str:
+    """Who asks for the task's run: equal for automatic retries, another one after a person's clear.
+
+    A clear raises `max_tries` (`clear_task_instances` in Airflow's models/taskinstance.py), a retry does not. A clear of a
+    task that runs does not raise it either; then no result was handed over yet, and both mean to go on with the run.
+    """
+    return f"{ti.run_id}#{getattr(ti, 'max_tries', 0)}"
 
 
 def error_payload(exc: RayTrainWorkflowsError) -> dict[str, Any]:
@@ -56,6 +74,25 @@ def task_state(ti: Any) -> str | None:
     ).get(ti.run_id, {})
     # Airflow writes a mapped task's key like this
     return states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
+
+
+def without_triggerer() -> str:
+    """A sentence when no triggerer is alive, as far as the API server tells; "" when one is, or nobody tells. Blocks."""
+    from airflow.providers.common.compat.sdk import conf
+
+    api = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None) or ""
+    url = f"{api.rstrip('/').removesuffix('/execution')}/api/v2/monitor/health"
+    try:
+        with urllib.request.urlopen(url, timeout=HEALTH_TIMEOUT_S) as response:
+            status = (json.loads(response.read()).get("triggerer") or {}).get("status")
+    except (OSError, ValueError):
+        return ""
+    if status == "healthy":
+        return ""
+    return (
+        f"no triggerer is alive (its health: {status}); the Ray job runs, and this task stays deferred until a triggerer is"
+        " started (`airflow triggerer`); deferrable=False does without one"
+    )
 
 
 def over(state: str | None) -> bool:

@@ -16,6 +16,8 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [{"integration-name": NAME, "python-modules": ["airflow_provider.operators"]}],
         "hooks": [{"integration-name": NAME, "python-modules": ["airflow_provider.hooks"]}],
         "triggers": [{"integration-name": NAME, "python-modules": ["airflow_provider.triggers"]}],
+        "task-decorators": [{"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train_task"}],
+        "plugins": [{"name": "ray_train", "plugin-class": "airflow_provider.plugin.RayTrainPlugin"}],
         "extra-links": ["airflow_provider.links.RayJobLink"],
         "connection-types": [
             {
@@ -43,6 +45,11 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Namespace",
                         "description": "Begins the names of runs, where several Airflow deployments share a storage path",
                         "schema": {"type": ["string", "null"]},
+                    },
+                    "dashboard_url": {
+                        "label": "Public dashboard URL",
+                        "description": "Where a browser reaches the Ray dashboard, for links, when not at the host above",
+                        "schema": {"type": ["string", "null"], "format": "url"},
                     },
                     "verify": {
                         "label": "TLS verification",

@@ -23,13 +23,15 @@ class Place:
     cluster: Cluster
     storage_path: str | None = None
     namespace: str = ""
+    dashboard_url: str = ""
 
 
 class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
     * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
-      Extra: `verify`, `headers`, `autoscaling`, and the defaults `storage_path` and `namespace`.
+      Extra: `verify`, `headers`, `autoscaling`, `dashboard_url` (where a person's browser reaches it), and the defaults
+      `storage_path` and `namespace`.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -83,6 +85,11 @@ def _without_connection(conn_id: str) -> Place:
 
 
 def _place(connection: Any) -> Place:
+    if connection.conn_type != RayJobsHook.conn_type:
+        raise SpecError(
+            f"ray_conn_id: given {connection.conn_id!r}, a connection of type {connection.conn_type!r}; accepted is one of"
+            f" type {RayJobsHook.conn_type!r}"
+        )
     extra = connection.extra_dejson
     host = connection.host or ""
     if not host:
@@ -95,7 +102,7 @@ def _place(connection: Any) -> Place:
         verify=_verify(extra.get("verify")),
         autoscaling=bool(extra.get("autoscaling")),
     )
-    return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "")
+    return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
 
 
 def _headers(value: Any) -> dict[str, str]:

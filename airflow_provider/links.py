@@ -28,5 +28,6 @@ class RayJobLink(BaseOperatorLink):
         )
 
     @staticmethod
-    def url(receipt: Receipt) -> str:
-        return f"{receipt.address}/#/jobs/{receipt.submission_id}"
+    def url(receipt: Receipt, dashboard_url: str = "") -> str:
+        """`dashboard_url`: where a person reaches the dashboard, when that is not where Airflow does."""
+        return f"{(dashboard_url or receipt.address).rstrip('/')}/#/jobs/{receipt.submission_id}"

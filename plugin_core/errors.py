@@ -53,9 +53,12 @@ class PayloadError(SpecError):
 
 
 class SpecChangedError(SpecError):
-    def __init__(self, message: str, fields: tuple[str, ...] = ()):
-        super().__init__(message, fields)
+    """`code_alone`: the fields are the same, and name the same functions, whose code is another."""
+
+    def __init__(self, message: str, fields: tuple[str, ...] = (), code_alone: bool = False):
+        super().__init__(message, fields, code_alone)
         self.fields = fields
+        self.code_alone = code_alone
 
 
 class ClusterRefusedError(SpecError):

@@ -13,6 +13,7 @@ from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.jobs import JobsClient
 from plugin_core.journal import JournalReader
 from plugin_core.observe import Look
+from plugin_core.progress import Progress, Reading
 from plugin_core.rundir import RunDir
 
 #: A log is not read again for this many times as long as reading it took: the Jobs API sends all of it each time.
@@ -21,12 +22,13 @@ LOG_PAUSE = 10.0
 
 @dataclass(frozen=True)
 class Event:
-    """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`)
-    or "log" (lines of the job)."""
+    """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`; a report
+    with the reading of its progress) or "log" (lines of the job)."""
 
     kind: str
     text: str
     data: dict[str, Any] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
 
 
 Listener = Callable[[Event], None]
@@ -38,7 +40,9 @@ class Follower:
 
     def __init__(self, rundir: RunDir, listener: Listener | None):
         self.tell = listener or (lambda event: None)
+        self._rundir = rundir
         self._journal = JournalReader(rundir)
+        self._progress: Progress | None = None
         self._said = ""
         self._log_seen: dict[str, int] = {}
         self._log_due = 0.0
@@ -54,11 +58,19 @@ class Follower:
             return
         for entry in await asyncio.to_thread(self._journal.read):
             if "report" in entry:
-                self.tell(Event("report", f"report {entry['report']}: {_in_words(entry['metrics'])}", entry))
+                await self._show_report(entry)
             else:
                 self.tell(Event("phase", f"phase: {entry['phase']}", entry))
         if job is not None and client is not None:
             await self._show_log(client, receipt.submission_id, final=job.terminal or action.do is Do.RETURN)
+
+    async def _show_report(self, entry: dict[str, Any]) -> None:
+        if self._progress is None:
+            record = await asyncio.to_thread(self._rundir.read_record)
+            self._progress = Progress(record["spec"].get("train_loop_config", {}))
+        reading = self._progress.read(entry)
+        text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
+        self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))
 
     async def _show_log(self, client: JobsClient, submission_id: str, final: bool) -> None:
         began = time.monotonic()

@@ -12,6 +12,7 @@ from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
 
 #: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
 OPERATIONAL = ("limits", "run_config.failure_config", "run_config.storage_path", "run_config.name")
+MODULES = "the modules that travel with the step"
 
 
 def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
@@ -64,8 +65,19 @@ def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     changed = sorted(name for name in names if not _is_operational(name))
     if kept["code"] != record["code"]:
-        changed.append("the modules that travel with the step")
+        changed.append(MODULES)
     return changed
+
+
+def code_alone(kept: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether two spec records differ in nothing but the code behind the same names."""
+    ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
+
+    def same_function(field: str) -> bool:
+        values = str(ours.get(field)), str(theirs.get(field))
+        return all(map(functions.is_by_value, values)) and len({value.partition("#")[0] for value in values}) == 1
+
+    return all(field == MODULES or same_function(field) for field in changed_fields(kept, record))
 
 
 def fingerprint(record: dict[str, Any]) -> str:

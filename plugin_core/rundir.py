@@ -3,6 +3,7 @@
 Everything an outsider needs to know about a run is here, so that neither the orchestrator nor the cluster has to live:
 
     .step/spec.json, payload.pkl, code.zip   what runs                           (orchestrator)
+    .step/request.json                       which request of an engine it serves (orchestrator)
     .step/attempts/NNN.json                  receipt and fencing token           (orchestrator, create if absent)
     .step/attempts/NNN.end.json              how that attempt ended, and why     (driver; create if absent)
     .step/intent.json                        what is not wanted any more         (orchestrators)
@@ -24,7 +25,7 @@ from typing import Any, TypeVar
 
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.functions import unpickle_functions
-from plugin_core.record import changed_fields, make_record
+from plugin_core.record import changed_fields, code_alone, make_record
 from plugin_core.results import AnyResult, parse_result
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.storage import Location, default_storage_path
@@ -72,6 +73,14 @@ class Intent:
 
 
 @dataclass(frozen=True)
+class Request:
+    """Who asked for the run last (see `generations`), and the request whose answer was handed over; "" for none."""
+
+    asked: str = ""
+    delivered: str = ""
+
+
+@dataclass(frozen=True)
 class Heartbeat:
     counter: int
     phase: str
@@ -80,11 +89,13 @@ class Heartbeat:
 
 def run_name(*parts: str) -> str:
     """A run's name out of an engine's ids: safe for paths, equal for equal ids, long ones shortened with a hash."""
-    joined = "--".join(part for part in parts if part)
+    given = [part for part in parts if part]
+    joined = "--".join(given)
     safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", joined).lstrip(".-")
-    if safe == joined and len(safe) <= 96:
+    # a part that holds the separator, or looks like a generation's ending, could be mistaken for another name
+    if safe == joined and len(safe) <= 96 and joined.split("--") == given and not re.search(r"\.g\d+$", joined):
         return safe
-    return f"{safe[:80]}-{hashlib.sha256(joined.encode()).hexdigest()[:10]}"
+    return f"{safe[:80]}-{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:10]}"
 
 
 class RunDir:
@@ -119,9 +130,14 @@ class RunDir:
 
     # ---- what runs
 
-    def write_spec(self, spec: StepSpec) -> None:
+    def exists(self) -> bool:
+        """Whether something was ever asked for under this name here."""
+        return self._read("spec.json") is not None
+
+    def write_spec(self, spec: StepSpec, *, replace_code: bool = False) -> None:
         """Keep the spec and its functions, or check that what is kept is the same.
 
+        `replace_code`: another code behind the same functions is kept in the place of what was there.
         Raises SpecChangedError, naming the fields, where this run's directory stands for another spec; PayloadError
         where a function cannot be sent.
         """
@@ -129,12 +145,14 @@ class RunDir:
         kept = self._read_json("spec.json")
         if kept is not None:
             changed = changed_fields(kept, record)
-            if changed and (self.receipts() or self.result() is not None):
+            alone = code_alone(kept, record)
+            if changed and not (replace_code and alone) and (self.receipts() or self.result() is not None):
                 names = ", ".join(changed)
                 raise SpecChangedError(
                     f"run_config.name: given {self.name!r}, which already stands for another spec at {self.uri} (different:"
                     f" {names}); accepted is the same spec, or another name",
                     tuple(changed),
+                    alone,
                 )
         if payload:
             self._write("payload.pkl", payload)
@@ -174,6 +192,16 @@ class RunDir:
 
     def read_sources(self) -> bytes | None:
         return self._read("code.zip") if self.read_record()["sources"] else None
+
+    def request(self) -> Request:
+        return self._read_as(Request, "request.json") or Request()
+
+    def ask(self, request: str) -> None:
+        self._write_json("request.json", asdict(replace(self.request(), asked=request)))
+
+    def deliver(self, request: str) -> None:
+        """The result was handed to whoever made this request; the next request begins a new generation."""
+        self._write_json("request.json", asdict(Request(request, request)))
 
     # ---- attempts
 

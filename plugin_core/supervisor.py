@@ -21,6 +21,7 @@ from plugin_core.errors import (
     from_outcome,
 )
 from plugin_core.follow import Event, Follower, Listener
+from plugin_core.generations import lay_down
 from plugin_core.jobs import ApiError
 from plugin_core.observe import Look, Observer
 from plugin_core.results import AnyResult
@@ -36,11 +37,15 @@ SUBMIT_ERRORS = 10
 STORAGE_PATIENCE_S = 600.0
 
 
-async def prepare(spec: StepSpec, cluster: Cluster, generation: int = 1) -> RunDir:
-    """Check the step and lay down its run directory; nothing is submitted. Raises SpecError and its kin."""
-    rundir = RunDir.of(spec, generation)
+async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, listener: Listener | None = None) -> RunDir:
+    """Check the step and lay down its run directory; nothing is submitted. Raises SpecError and its kin.
+
+    `request`: the engine's mark of who asks, for tasks that a person may ask for again (see `generations`).
+    """
     await asyncio.to_thread(check_functions_and_data, spec, cluster.shares_this_machine)
-    await asyncio.to_thread(rundir.write_spec, spec)
+    rundir, remark = await asyncio.to_thread(lay_down, spec, request)
+    if remark and listener is not None:
+        listener(Event("state", remark))
     # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
     if not await asyncio.to_thread(rundir.receipts) and await asyncio.to_thread(rundir.result) is None:
         async with await cluster.connect() as client:

@@ -19,7 +19,7 @@ pytest.importorskip("airflow")
 import jsonschema
 from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider import operators, triggers
+from airflow_provider import base, triggers
 from airflow_provider.common import over
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks import RayJobsHook
@@ -46,7 +46,7 @@ class Predictor:
 
 
 def task_instance(**changed: Any) -> Any:
-    ids = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1, "try_number": 1}
+    ids = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1, "try_number": 1, "max_tries": 0}
     return SimpleNamespace(**{**ids, **changed}, xcom_push=lambda key, value: None)
 
 
@@ -212,7 +212,7 @@ def test_execute_submits_and_defers_and_the_trigger_brings_the_result(fake: Fake
     trigger = deferred.value.trigger
     assert isinstance(trigger, RayStepTrigger)
     event = fire(trigger)
-    result = operator.execute_complete({}, event)
+    result = operator.execute_complete({"ti": task_instance()}, event)
     assert result["run"]["uri"] == str(tmp_path / "d--r--train")
     assert result["metrics"] == {"loss": 0.5}
     assert fake.submits == 1
@@ -285,7 +285,7 @@ def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
 ) -> None:
     fake.plays = ["hang"]
     state = "restarting"
-    monkeypatch.setattr(operators, "task_state", lambda ti: state)
+    monkeypatch.setattr(base, "task_state", lambda ti: state)
     operator = train_operator(ray_conn_id="fake", deferrable=False, limits={"heartbeat_ttl_s": 0.1})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(operator.execute, {"ti": task_instance()})

@@ -1,0 +1,26 @@
+"""What a step's outlets say of its result: the checkpoint's place, the metrics and the run, as extra of the asset event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+#: Airflow keeps an event's extra in its database; what a consumer needs beyond these is in the run directory.
+_KEPT = ("kind", "run", "checkpoint", "best_checkpoint", "metrics", "passed", "output", "rows")
+
+
+def announce(outlets: list[Any], outlet_events: Any, result: Mapping[str, Any]) -> None:
+    """Give each outlet the result: an asset's event as its extra, an alias an asset that stands for the checkpoint."""
+    extra = {name: result[name] for name in _KEPT if result.get(name) is not None}
+    for outlet in outlets:
+        if isinstance(outlet, AssetAlias):
+            outlet_events[outlet].add(_asset_of(result), extra=extra)
+        elif isinstance(outlet, Asset):
+            outlet_events[outlet].extra.update(extra)
+
+
+def _asset_of(result: Mapping[str, Any]) -> Asset:
+    place = (result.get("checkpoint") or {}).get("uri") or result.get("output") or result["run"]["uri"]
+    return Asset(name=result["run"]["uri"], uri=place if "://" in place else f"file://{place}")

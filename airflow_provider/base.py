@@ -1,0 +1,243 @@
+"""What all operators share. What a step does is `plugin_core`'s to say; here is only what Airflow adds: connection,
+templates, the run's name, deferral, cancel, outlets."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar, NoReturn
+
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    BaseOperator,
+)
+
+from airflow_provider.assets import announce
+from airflow_provider.common import (
+    RUN_KEY,
+    error_payload,
+    metadata,
+    over,
+    request_of,
+    task_state,
+    teller,
+    without_triggerer,
+)
+from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
+from airflow_provider.links import RayJobLink
+from airflow_provider.triggers import RayStepTrigger
+from plugin_core.clusters import Cluster
+from plugin_core.errors import RayTrainWorkflowsError, SpecError
+from plugin_core.generations import newest
+from plugin_core.results import AnyResult
+from plugin_core.rundir import RunDir, run_name
+from plugin_core.specs import StepSpec, load_spec, parse_spec
+from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
+
+#: What a deferred task resumes with when its trigger itself broke.
+_TRIGGER_FAILED = "__fail__"
+
+
+class RayStepOperator(BaseOperator):
+    """A step on a Ray cluster.
+
+    :param spec: the whole step: a spec, a dict of its fields, or the path of a YAML or JSON file (relative to the DAG
+        file). Instead of it, a subclass takes the spec's fields as keyword arguments.
+    :param ray_conn_id: a connection of type `rayjobs`; None, or no connection `ray_default`: the embedded local cluster.
+    :param storage_path: where the run is kept, for a spec that names no place; default: the connection's, then
+        `RAY_STORAGE`, then `~/ray_results`.
+    :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one made
+        of the DAG's, run's and task's ids.
+    :param deferrable: give the worker slot back while the Ray job runs.
+    :param run_config, limits, runtime_env: the spec's fields of these names.
+
+    Templates are rendered in every string of the spec; functions stay as they are.
+    """
+
+    template_fields: Sequence[str] = ("spec", "run_name", "storage_path", "ray_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    operator_extra_links = (RayJobLink(),)
+    ui_color = "#d5ecfa"
+    spec_class: ClassVar[type[StepSpec]] = StepSpec
+
+    def __init__(
+        self,
+        *,
+        spec: Any = None,
+        ray_conn_id: str | None = DEFAULT_CONN_ID,
+        storage_path: str | None = None,
+        run_name: str | None = None,
+        deferrable: bool = True,
+        run_config: dict[str, Any] | None = None,
+        limits: dict[str, Any] | None = None,
+        runtime_env: dict[str, Any] | None = None,
+        fields: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        all_fields = {**(fields or {}), "run_config": run_config, "limits": limits, "runtime_env": runtime_env}
+        given = {name: value for name, value in all_fields.items() if value is not None}
+        if spec is not None and given:
+            raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
+        # a spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it
+        if isinstance(spec, StepSpec):
+            spec = {**spec.model_dump(exclude_unset=True), "kind": type(spec).model_fields["kind"].default}
+        self.spec = given if spec is None else spec
+        self.ray_conn_id = ray_conn_id
+        self.storage_path = storage_path
+        self.run_name = run_name
+        self.deferrable = deferrable
+        self._following: tuple[Supervisor, Any] | None = None
+
+    def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
+        """Functions and classes of the spec are no templates, whatever attributes they have."""
+        if isinstance(content, type) or inspect.isroutine(content):
+            return content
+        return super().render_template(content, *args, **kwargs)
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        ti = context["ti"]
+        with _as_airflow_errors():
+            place = RayJobsHook(self.ray_conn_id).get_place()
+            result, supervisor = run_sync(self._submit(self.build_spec(ti, place), place.cluster, ti))
+            if result is None:
+                self._remember(context, supervisor.rundir, place)
+                if not self.deferrable:
+                    result = self._follow(supervisor, ti)
+            if result is not None:
+                return self._hand_over(context, result.reference().to_json())
+        if warning := without_triggerer():
+            self.log.warning("deferrable: %s", warning)
+        self.defer(
+            trigger=RayStepTrigger(supervisor.rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0),
+            method_name="execute_complete",
+        )
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+        if event["status"] != "success":
+            _fail(event)
+        with _as_airflow_errors():
+            return self._hand_over(context, event["result"])
+
+    def dry_run(self) -> None:
+        """Log what would run: the validated spec, where, and under which name. Nothing is submitted or written."""
+        ti = SimpleNamespace(dag_id=self.dag_id, run_id="dry_run", task_id=self.task_id, map_index=-1)
+        with _as_airflow_errors():
+            place = RayJobsHook(self.ray_conn_id).get_place()
+            spec = self.build_spec(ti, place)
+            self.log.info(
+                "On %s, run directory %s:\n%s", place.cluster, RunDir.of(spec).uri, json.dumps(spec.to_json(), indent=1)
+            )
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
+        """A trigger that broke leaves a job that nobody follows: cancel it; a retry goes on from its last checkpoint."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        finally:
+            if next_method == _TRIGGER_FAILED:
+                place = RayJobsHook(self.ray_conn_id).get_place()
+                self._cancel(newest(self.build_spec(context["ti"], place)), place.cluster)
+
+    def on_kill(self) -> None:
+        """In synchronous mode: cancel the run when its task is over, not when it is only to run again."""
+        if self._following is None:
+            return
+        supervisor, ti = self._following
+        if over(state := task_state(ti)):
+            self.log.info("The task is %s: cancelling", state)
+            supervisor.give_up()
+            self._cancel(supervisor.rundir, supervisor.cluster)
+
+    def build_spec(self, ti: Any, place: Place) -> StepSpec:
+        """The validated spec of this task instance, with the run's name, out of the rendered fields."""
+        spec = self._load() if isinstance(self.spec, (str, os.PathLike)) else self._parse(self.spec)
+        if not isinstance(spec, self.spec_class):
+            raise SpecError(f"kind: given {spec.kind!r}; {type(self).__name__} accepts {self.spec_class.__name__}")
+        index = str(ti.map_index) if ti.map_index is not None and ti.map_index >= 0 else ""
+        derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
+        return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)
+
+    def _load(self) -> StepSpec:
+        path = Path(self.spec)
+        return load_spec(path if path.is_absolute() or self.dag is None else Path(self.dag.folder, path))
+
+    def _parse(self, data: Any) -> StepSpec:
+        if isinstance(data, Mapping):
+            data = {name: _reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
+            data.setdefault("kind", self.spec_class.model_fields["kind"].default)
+        return parse_spec(data)
+
+    async def _submit(self, spec: StepSpec, cluster: Cluster, ti: Any) -> tuple[AnyResult | None, Supervisor]:
+        # deferred, the trigger tells everything from the start
+        listener = teller(self.log, "state") if self.deferrable else teller(self.log)
+        rundir = await prepare(spec, cluster, request_of(ti), listener)
+        self.log.info("Run %s", rundir.uri)
+        supervisor = Supervisor(rundir, cluster, listener=listener, metadata=metadata(ti))
+        return await supervisor.submit(), supervisor
+
+    def _follow(self, supervisor: Supervisor, ti: Any) -> AnyResult:
+        """Synchronous mode: the same run, followed by this process."""
+        self._following = (supervisor, ti)
+        try:
+            return run_sync(supervisor.run())
+        except AirflowTaskTimeout:
+            self._cancel(supervisor.rundir, supervisor.cluster)
+            raise
+
+    def _remember(self, context: Any, rundir: RunDir, place: Place) -> None:
+        """Show the job's link while it runs (Airflow takes links at the end of a task), and keep where the run is for
+        whoever cancels without this task or its trigger (`listener`)."""
+        link = RayJobLink()
+        if (receipt := rundir.receipt(rundir.latest())) is not None:
+            context["ti"].xcom_push(key=link.xcom_key, value=link.url(receipt, place.dashboard_url))
+        if (store := context.get("task_state_store")) is not None:
+            store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
+
+    def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
+        """The last thing of a task: a clear after this asks for another generation."""
+        announce(self.outlets, context.get("outlet_events"), result)
+        RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
+        return result
+
+    def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:
+        self.log.info("%s: %s", rundir.uri, cancel(rundir, cluster))
+
+
+_REFERENCES = ("checkpoint", "resume_from")
+
+
+def _reference(name: str, value: Any) -> Any:
+    """Jinja without native rendering turns a result's dict into its text."""
+    if not (isinstance(value, str) and value.lstrip().startswith("{")):
+        return value
+    try:
+        return ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError) as exc:
+        raise SpecError(f"{name}: given {value[:80]!r}; accepted is a train task's output, or a URI") from exc
+
+
+@contextmanager
+def _as_airflow_errors() -> Iterator[None]:
+    try:
+        yield
+    except RayTrainWorkflowsError as exc:
+        failed = error_payload(exc)
+    else:
+        return
+    _fail(failed)
+
+
+def _fail(failed: Mapping[str, Any]) -> NoReturn:
+    """Raise what Airflow retries, or does not; the user's own traceback stands last in the task's log."""
+    text = f"{failed['error']}: {failed['message']}"
+    if failed["details"]:
+        text = f"{text}\n\n{failed['details']}"
+    raise (AirflowException if failed["retryable"] else AirflowFailException)(text)

@@ -1,0 +1,78 @@
+"""`@task.ray_train`: the decorated function is the train loop that runs on every worker.
+
+@task.ray_train(scaling_config={"num_workers": 2})
+def train(config):
+    ...
+
+result = train({"epochs": 5})
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import DecoratedOperator, TaskDecorator, task_decorator_factory
+
+from airflow_provider.hooks import Place
+from airflow_provider.operators import RayTrainOperator
+from plugin_core.errors import SpecError
+from plugin_core.specs import StepSpec
+
+
+class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
+    """A RayTrainOperator whose loop is the decorated function, sent by value; what it is called with is its config."""
+
+    custom_operator_name = "@task.ray_train"
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *RayTrainOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **RayTrainOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        train_loop_config: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        if kwargs.get("spec") is not None:
+            raise SpecError(
+                "spec: given to @task.ray_train, whose function is the train loop; accepted are a spec's fields"
+            )
+        if not (op_args or op_kwargs):
+            parameters = list(inspect.signature(python_callable).parameters.values())
+            default = parameters[0].default if parameters else None
+            op_args = [train_loop_config or (default if isinstance(default, dict) else {})] if parameters else []
+        elif train_loop_config is not None:
+            raise SpecError("train_loop_config: given to @task.ray_train and in the call; accepted is one or the other")
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            train_loop_per_worker=python_callable,
+            **kwargs,
+        )
+
+    def build_spec(self, ti: Any, place: Place) -> StepSpec:
+        config = next(iter([*self.op_args, *self.op_kwargs.values()]), {})
+        if not isinstance(config, Mapping):
+            raise SpecError(f"train_loop_config: given {type(config).__name__} in the call; accepted is a mapping")
+        self.spec = {**self.spec, "train_loop_config": dict(config)}
+        return super().build_spec(ti, place)
+
+
+def ray_train_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """`@task.ray_train(**fields of RayTrainOperator)`."""
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=RayTrainDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,12 @@
+"""What Airflow's servers load of this provider beside its operators: the listener."""
+
+from typing import Any, ClassVar
+
+from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider import listener
+
+
+class RayTrainPlugin(AirflowPlugin):
+    name = "ray_train"
+    listeners: ClassVar[list[Any]] = [listener]
