@@ -151,7 +151,9 @@ class RayStepOperator(BaseOperator):
         if self._following is None:
             return
         supervisor, ti = self._following
-        if over(state := task_state(ti)):
+        state = task_state(ti)
+        last_try = state == "running" and ti.try_number > ti.max_tries
+        if over(state) or last_try:
             self.log.info("The task is %s: cancelling", state)
             supervisor.give_up()
             self._cancel(supervisor.rundir, supervisor.cluster)

@@ -17,7 +17,6 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [{"integration-name": NAME, "python-modules": ["airflow_provider.hooks"]}],
         "triggers": [{"integration-name": NAME, "python-modules": ["airflow_provider.triggers"]}],
         "task-decorators": [{"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train_task"}],
-        "plugins": [{"name": "ray_train", "plugin-class": "airflow_provider.plugin.RayTrainPlugin"}],
         "extra-links": ["airflow_provider.links.RayJobLink"],
         "connection-types": [
             {

@@ -1,8 +1,8 @@
-"""Cancels the runs of tasks that a person ends, from Airflow's own servers.
+"""Cancels the runs of tasks that are over, from Airflow's own servers.
 
 A deferred task's run is cancelled by its trigger, a running one's by its process. This one holds when neither is there: no
-triggerer alive, the worker's machine gone. Airflow calls it in the API server when a person marks a task or a DAG run, and
-in the scheduler when a DAG run times out.
+triggerer alive, the task's process killed for good. Airflow calls it in the API server when a person marks a task or a DAG
+run, and in the scheduler when a task is lost or a DAG run ends (also by its time-out).
 """
 
 from __future__ import annotations
@@ -14,34 +14,39 @@ from typing import Any
 
 from airflow.listeners import hookimpl
 
-from airflow_provider.common import RUN_KEY
+from airflow_provider.common import RUN_KEY, over
 
 logger = logging.getLogger(__name__)
 
 
 @hookimpl
 def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:
-    _marked(previous_state, task_instance)
+    _ended(task_instance)
 
 
 @hookimpl
 def on_task_instance_success(previous_state: Any, task_instance: Any) -> None:
-    _marked(previous_state, task_instance)
+    _ended(task_instance)
 
 
 @hookimpl
 def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
-    _marked(previous_state, task_instance)
+    _ended(task_instance)
 
 
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
-    if msg == "timed_out":  # every other way is a mark of its tasks, or their own end
-        _cancel_runs_of(dag_run, dag_id=dag_run.dag_id, run_id=dag_run.run_id)
+    _cancel_runs_of(dag_run, dag_id=dag_run.dag_id, run_id=dag_run.run_id)
 
 
-def _marked(previous_state: Any, ti: Any) -> None:
-    if previous_state is None:  # a mark by a person; a task's own end tells what it was before
+@hookimpl
+def on_dag_run_success(dag_run: Any, msg: str) -> None:
+    _cancel_runs_of(dag_run, dag_id=dag_run.dag_id, run_id=dag_run.run_id)
+
+
+def _ended(ti: Any) -> None:
+    # a task's own process calls too, with an object of its own: what it ends, it ends itself
+    if hasattr(ti, "_sa_instance_state") and over(ti.state):
         _cancel_runs_of(ti, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index)
 
 
@@ -54,14 +59,15 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     if session is None:
         return
     query = select(TaskStateStoreModel.value).filter_by(key=RUN_KEY, **ids)
-    for value in session.scalars(query).all():
-        kept = json.loads(value)
-        if isinstance(kept, dict) and "uri" in kept:
-            # not in the request of the person who waits for the page
-            threading.Thread(target=_cancel, args=(kept,), name=f"cancel {kept['uri']}", daemon=True).start()
+    runs = [json.loads(value) for value in session.scalars(query).all()]
+    # a person waits for the page, and the scheduler's loop for this
+    for run in runs:
+        if isinstance(run, dict) and "uri" in run:
+            threading.Thread(target=_cancel, args=(run["uri"], run["ray_conn_id"]), daemon=True).start()
 
 
-def _cancel(kept: dict[str, Any]) -> None:
+def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
+    """Cancel what lives of a run. Blocks until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
     from plugin_core import local_head
     from plugin_core.clusters import LocalCluster
@@ -69,16 +75,16 @@ def _cancel(kept: dict[str, Any]) -> None:
     from plugin_core.supervisor import cancel
 
     try:
-        rundir = RunDir.at(kept["uri"])
+        rundir = RunDir.at(run_uri)
         attempt = rundir.latest()
         if not attempt or rundir.end(attempt) is not None:
             return
         # said where the driver reads it: this holds whatever happens next
         rundir.cancel(attempt)
-        cluster = RayJobsHook(kept["ray_conn_id"]).get_cluster()
+        cluster = RayJobsHook(ray_conn_id).get_cluster()
         if isinstance(cluster, LocalCluster) and local_head.current() is None:
             return  # asking would start one
-        logger.info("%s: %s", rundir.uri, cancel(rundir, cluster))
+        logger.info("%s: %s", run_uri, cancel(rundir, cluster))
     except Exception:
-        # the trigger or the task's own process cancels too; an error here must not end a thread of the server unheard
-        logger.exception("cancelling the Ray run of %s", kept["uri"])
+        # the trigger or the task's process may cancel too; an error here must not end a thread of the server unheard
+        logger.exception("%s could not be cancelled", run_uri)

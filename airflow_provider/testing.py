@@ -1,4 +1,4 @@
-"""A real headless Airflow for tests and demos: `airflow standalone` in a home of its own, driven over REST."""
+"""A real headless Airflow for tests and demos, in a home of its own, driven over REST."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class AirflowServer:
     """Scheduler, triggerer, DAG processor and API server on free ports, with SQLite; a context manager.
 
     `home` gets Airflow's own files, `dags` is the folder of DAG files, `environment` is added to that of every process
-    (also of the Ray jobs on the embedded head, when a task is what starts it).
+    (also of the Ray jobs on the embedded head, when a task is what starts it). Each part is a process of its own, with a
+    session of its own, so that a test can end one and start it again: `kill("triggerer")`, `start("triggerer")`.
     """
 
     START_TIMEOUT_S = 240.0
+    PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 
     def __init__(self, home: Path, dags: Path, environment: dict[str, str] | None = None):
         self.home = home
-        self.log = home / "standalone.log"
         self._port, worker_log_port, trigger_log_port = free_ports(3)
         settings = {
             "CORE__DAGS_FOLDER": str(dags),
@@ -40,6 +41,7 @@ class AirflowServer:
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "CORE__PARALLELISM": "4",
             "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "CORE__TEST_CONNECTION": "Enabled",
             "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self._port}/execution/",
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
@@ -57,28 +59,22 @@ class AirflowServer:
             **kept,
             **{f"AIRFLOW__{key}": value for key, value in settings.items()},
             "AIRFLOW_HOME": str(home),
-            # standalone starts its parts as `airflow …`
+            # its parts start each other as `airflow …`
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "NO_PROXY": "127.0.0.1,localhost",
             **(environment or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._token = ""
 
     def __enter__(self) -> Self:
         self.home.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as stream:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "airflow", "standalone"],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=self._environment,
-                cwd=self.home,
-                start_new_session=True,
-            )
         try:
-            self._wait_until_healthy()
+            if self._airflow("db migrate").wait(self.START_TIMEOUT_S):
+                raise RuntimeError(f"`airflow db migrate` failed; its log ends with:\n{self._tail('db')}")
+            for part in self.PARTS:
+                self._airflow(part)
+            self._wait_until_healthy(*self.PARTS)
         except BaseException:
             self.stop()
             raise
@@ -87,24 +83,54 @@ class AirflowServer:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
+    def start(self, part: str) -> None:
+        """Start one of `PARTS`, again or once more, and wait until Airflow calls it healthy."""
+        self._airflow(part)
+        self._wait_until_healthy(part)
+
+    def kill(self, part: str, number: int = signal.SIGKILL) -> None:
+        """Send a signal to every process of a part's sessions; when it ends them, wait until they are gone."""
+        processes = self.processes(part)
+        for process in processes:
+            _signal(process, number)
+        if number in (signal.SIGKILL, signal.SIGTERM):
+            psutil.wait_procs(processes, timeout=30)
+
     def stop(self) -> None:
-        """End every process of Airflow's session and wait until they are gone."""
-        if self._process is None:
-            return
+        """End every process of Airflow's sessions and wait until they are gone."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             left = self.processes()
             for process in left:
+                _signal(process, signal.SIGCONT)
                 _signal(process, sent)
             psutil.wait_procs(left, timeout=10)
-            self._process.poll()
+            for _, process in self._started:
+                process.poll()
             if not self.processes():
                 return
         raise RuntimeError(f"processes of Airflow are left: {self.processes()}")
 
-    def processes(self) -> list[psutil.Process]:
-        """What lives of Airflow's session, also where its parent is gone."""
-        session = self._process.pid if self._process else None
-        return [process for process in psutil.process_iter() if _session(process.pid) == session and _lives(process)]
+    def processes(self, part: str | None = None) -> list[psutil.Process]:
+        """What lives of Airflow's sessions (or of one part's), also where a parent is gone."""
+        sessions = {process.pid for name, process in self._started if part is None or name == part}
+        return [process for process in psutil.process_iter() if _session(process.pid) in sessions and _lives(process)]
+
+    def log(self, part: str) -> str:
+        return (self.home / f"{part.split()[0]}.log").read_text(errors="replace")
+
+    def _airflow(self, command: str) -> subprocess.Popen[bytes]:
+        with (self.home / f"{command.split()[0]}.log").open("ab") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "airflow", *command.split()],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=self._environment,
+                cwd=self.home,
+                start_new_session=True,
+            )
+        self._started.append((command, process))
+        return process
 
     # ---- REST
 
@@ -134,6 +160,10 @@ class AirflowServer:
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         instance: dict[str, Any] = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}")
         return instance
+
+    def mapped_states(self, dag_id: str, run_id: str, task_id: str) -> dict[int, str | None]:
+        instances = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/listMapped")
+        return {instance["map_index"]: instance["state"] for instance in instances["task_instances"]}
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         instances = self.request("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
@@ -171,6 +201,9 @@ class AirflowServer:
         """What the buttons "mark as failed" and "mark as success" do."""
         self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state})
 
+    def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:
+        self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": state})
+
     def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
         body = {"dry_run": False, "dag_run_id": run_id, "task_ids": [task_id], "only_failed": False}
         self.request("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "reset_dag_runs": True})
@@ -186,14 +219,16 @@ class AirflowServer:
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.loads(response.read() or b"null")
 
-    def _wait_until_healthy(self) -> None:
+    def _wait_until_healthy(self, *parts: str) -> None:
         def healthy() -> bool:
-            if self._process is None or self._process.poll() is not None:
-                raise RuntimeError(f"Airflow did not start; {self.log} ends with:\n{self._tail()}")
+            for part in parts:
+                newest = [process for name, process in self._started if name == part][-1]
+                if newest.poll() is not None:
+                    raise RuntimeError(f"Airflow's {part} did not start; its log ends with:\n{self._tail(part)}")
             try:
                 health = self._call("GET", "/api/v2/monitor/health", None, {})
-                parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
-                if any((health.get(part) or {}).get("status") != "healthy" for part in parts):
+                names = {"api-server": "metadatabase", "dag-processor": "dag_processor"}
+                if any((health.get(names.get(part, part)) or {}).get("status") != "healthy" for part in parts):
                     return False
                 self._token = self._call("GET", "/auth/token", None, {})["access_token"]
             except OSError:
@@ -203,10 +238,11 @@ class AirflowServer:
         try:
             _wait("Airflow to be healthy", self.START_TIMEOUT_S, healthy)
         except TimeoutError as exc:
-            raise TimeoutError(f"{exc}; {self.log} ends with:\n{self._tail()}") from None
+            tails = "\n".join(f"--- {part}\n{self._tail(part)}" for part in parts)
+            raise TimeoutError(f"{exc}; the logs end with:\n{tails}") from None
 
-    def _tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+    def _tail(self, part: str) -> str:
+        return "\n".join(self.log(part).splitlines()[-25:])
 
 
 def _wait(what: str, timeout_s: float, look: Any) -> Any:

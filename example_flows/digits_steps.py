@@ -73,6 +73,7 @@ def build_model() -> Any:
 def train_loop(config: dict[str, Any]) -> None:
     """One worker of the training: resumes where the run's last checkpoint stands, reports once an epoch.
 
+    A checkpoint of another run (`resume_from`: a warm start) gives its weights, and the epochs are counted from 0.
     `config`: `epochs`, `lr`, `batch_size` (per worker).
     """
     import tempfile
@@ -87,14 +88,15 @@ def train_loop(config: dict[str, Any]) -> None:
     device = get_device()
     network = build_model()
     optimizer = torch.optim.Adam(network.parameters(), lr=config["lr"])
-    first_epoch = 0
+    first_epoch, run = 0, ray.train.get_context().get_experiment_name()
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as folder:
             state = torch.load(Path(folder, "state.pt"), map_location="cpu")
         network.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first_epoch = state["epoch"] + 1
+        if state["run"] == run:
+            optimizer.load_state_dict(state["optimizer"])
+            first_epoch = state["epoch"] + 1
     model = prepare_model(network)
     # the digits fit into memory: read them once, not once an epoch
     data = ray.train.get_dataset_shard("train").materialize()
@@ -115,7 +117,7 @@ def train_loop(config: dict[str, Any]) -> None:
             ray.train.report(metrics)
             continue
         with tempfile.TemporaryDirectory() as folder:
-            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "run": run}
             torch.save(state, Path(folder, "state.pt"))
             ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
 

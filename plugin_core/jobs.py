@@ -10,11 +10,12 @@ import asyncio
 import re
 import ssl
 from dataclasses import dataclass
-from typing import Any
-
-import aiohttp
+from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
+
+if TYPE_CHECKING:
+    import aiohttp
 
 #: Seconds for one request, its connection included.
 REQUEST_TIMEOUT_S = 15.0
@@ -53,6 +54,8 @@ class JobsClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> JobsClient:
+        import aiohttp  # a quarter of a second that whoever only parses a DAG or flow file need not pay
+
         secure: ssl.SSLContext | bool = True
         if self._verify is False:
             secure = False
@@ -150,6 +153,8 @@ class JobsClient:
         return _ANSI.sub("", answer.get("logs") or "")
 
     async def _request(self, method: str, path: str, **kwargs: Any) -> Any:
+        import aiohttp
+
         assert self._session is not None, "use `async with JobsClient(...)`"
         url = self.address + path
         try:

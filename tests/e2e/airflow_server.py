@@ -1,14 +1,18 @@
 """A real Airflow, whose tasks run on the tests' Ray head; stopped wholly."""
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from airflow_provider.testing import AirflowServer
 from plugin_core.local_head import Head
+from tests.chaos.tools import Proxy
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]
@@ -23,9 +27,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def airflow(folder: Path, head: Head) -> Iterator[AirflowServer]:
-    variables = {"TEST_FOLDER": str(folder), "PYTHONPATH": str(ROOT)}
-    with AirflowServer(folder / "home", DAGS, variables) as server:
+def gate(head: Head) -> Iterator[Proxy]:
+    """A proxy before the Jobs API, which the connection `proxied` goes through."""
+    url = urlsplit(head.address)
+    proxy = Proxy(str(url.hostname), int(url.port or 80))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="session")
+def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
+    def connection(conn_type: str, port: int | None, password: str) -> str:
+        return json.dumps({"conn_type": conn_type, "host": "127.0.0.1", "port": port, "password": password})
+
+    shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(DAGS.parent / "same_spec.yaml", folder)
+    shutil.copy(ROOT / "example_dags" / "retraining.py", folder / "dags")
+    port = urlsplit(head.address).port
+    variables = {
+        "TEST_FOLDER": str(folder),
+        "EXAMPLE_STORAGE": str(folder / "runs"),
+        "PYTHONPATH": str(ROOT),
+        # sooner than a deployment would, so that a test need not wait minutes for Airflow to notice
+        "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+        "AIRFLOW_CONN_PROXIED": connection("rayjobs", gate.port, head.token),
+        "AIRFLOW_CONN_WRONG_TOKEN": connection("rayjobs", port, "wrong"),
+        "AIRFLOW_CONN_A_WEB_SERVER": connection("http", port, head.token),
+    }
+    with AirflowServer(folder / "home", folder / "dags", variables) as server:
         yield server
     left = [process for process in psutil.process_iter() if str(folder) in _told(process)]
     assert left == [], f"processes are left: {left}"

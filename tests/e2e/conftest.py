@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.airflow_server import airflow as airflow
 from tests.e2e.airflow_server import folder as folder
+from tests.e2e.airflow_server import gate as gate
 from tests.e2e.prefect_server import prefect_server
 
 

@@ -4,11 +4,15 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from airflow_provider.testing import AirflowServer
 from plugin_core import LocalCluster
 from plugin_core.jobs import JobInfo
 from plugin_core.rundir import RunDir, run_name
+from tests.chaos.tools import wait_until
 
 
 def jobs_of(rundir: RunDir) -> list[JobInfo]:
@@ -85,9 +89,28 @@ def test_marked_failed_stops_the_ray_job_and_a_clear_resumes_the_run(airflow: Ai
     assert result["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 2}
     assert result["metrics"]["started_at"] >= 1
 
-    airflow.clear("waiting", run_id, "train")
-    while airflow.task("waiting", run_id, "train")["try_number"] < 3:
-        time.sleep(0.2)
-    assert airflow.wait("waiting", run_id) == "success"
-    assert airflow.xcom("waiting", run_id, "train") == result
-    assert rundir.receipts() == [1, 2]
+
+@pytest.mark.slow
+def test_new_data_retrains_warm_from_the_champion_and_the_better_model_is_promoted(airflow: AirflowServer) -> None:
+    """`example_dags/retraining.py`, twice: without a champion, then with the one that the first run promoted."""
+    started_from = []
+    for number in (1, 2):
+        assert airflow.wait("new_digits", airflow.trigger("new_digits")) == "success"
+        runs = wait_until(lambda number=number: dag_runs(airflow, "retrain_digits", number))
+        run_id = runs[-1]["dag_run_id"]
+        state = airflow.wait("retrain_digits", run_id, timeout_s=600)
+        states = airflow.task_states("retrain_digits", run_id)
+        assert state == "success", [airflow.task_log("retrain_digits", run_id, task) for task in states]
+        assert (states["promote"], states["keep"]) in (("success", "skipped"), ("skipped", "success"))
+        train = airflow.xcom("retrain_digits", run_id, "train")
+        started_from.append(RunDir.at(train["run"]["uri"]).read_record()["spec"]["resume_from"])
+        if number == 1:
+            assert states["promote"] == "success"
+            champion = train["checkpoint"]
+        assert train["metrics"]["epoch"] == (11, 3)[number - 1]
+    assert started_from == [None, champion]
+
+
+def dag_runs(airflow: AirflowServer, dag_id: str, number: int) -> Any:
+    runs = airflow.request("GET", f"/dags/{dag_id}/dagRuns?order_by=start_date")["dag_runs"]
+    return runs if len(runs) == number else None

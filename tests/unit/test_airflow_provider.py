@@ -1,6 +1,8 @@
 """The Airflow provider without a database: provider info, operators, hook and trigger."""
 
 import asyncio
+import importlib
+import importlib.metadata
 import inspect
 import json
 import re
@@ -17,10 +19,20 @@ import pytest
 pytest.importorskip("airflow")
 
 import jsonschema
-from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    DAG,
+    AirflowException,
+    AirflowFailException,
+    Asset,
+    AssetAlias,
+    TaskDeferred,
+)
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_provider import base, triggers
+from airflow_provider import base, listener, triggers
+from airflow_provider.assets import announce
 from airflow_provider.common import over
+from airflow_provider.decorators import RayTrainDecoratedOperator, ray_train_task
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks import RayJobsHook
 from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperator, RayStepOperator, RayTrainOperator
@@ -78,6 +90,16 @@ def test_the_provider_info_names_what_exists() -> None:
     connection = get_provider_info()["connection-types"][0]
     assert connection["hook-class-name"] == f"{RayJobsHook.__module__}.{RayJobsHook.__name__}"
     assert (connection["connection-type"], connection["hook-name"]) == (RayJobsHook.conn_type, RayJobsHook.hook_name)
+    info = get_provider_info()
+    classes = [*info["extra-links"], info["task-decorators"][0]["class-name"]]
+    for path in classes:
+        module, _, name = path.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_airflow_loads_the_listener_by_default() -> None:
+    loaded = [point.load() for point in importlib.metadata.entry_points(group="airflow.plugins", name="ray_train")]
+    assert [plugin.listeners for plugin in loaded] == [[listener]]
 
 
 # ---- operators
@@ -379,3 +401,128 @@ def test_the_connection_test_says_what_is_there_or_what_is_wrong(
     good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
     assert not good
     assert "answers 401 to the token given" in said
+
+
+# ---- decorator, outlets, dry run, clear
+
+
+def decorated(call: tuple[Any, ...] = (), function: Any = loop, **fields: Any) -> RayTrainDecoratedOperator:
+    with DAG("d"):
+        made = ray_train_task(function, framework="python", ray_conn_id="fake", **fields)(*call)
+    operator = made.operator
+    assert isinstance(operator, RayTrainDecoratedOperator)
+    return operator
+
+
+def test_a_decorated_function_is_the_loop_and_what_it_is_called_with_its_config(fake: FakeCluster) -> None:
+    operator = decorated(({"epochs": 5, "day": "{{ ds }}"},), scaling_config={"num_workers": 2})
+    operator.render_template_fields({"ds": "2026-01-01"})
+    spec = operator.build_spec(task_instance(), RayJobsHook("fake").get_place())
+    assert isinstance(spec, TrainSpec)
+    assert spec.train_loop_per_worker is loop
+    assert spec.train_loop_config == {"epochs": 5, "day": "2026-01-01"}
+    assert spec.scaling_config.num_workers == 2
+
+
+def test_a_decorated_functions_config_may_stand_in_the_decorator_or_be_its_default(fake: FakeCluster) -> None:
+    def with_default(config: dict[str, Any] = {"epochs": 2}) -> None:  # noqa: B006
+        raise NotImplementedError
+
+    def bare() -> None:
+        raise NotImplementedError
+
+    def config(operator: RayTrainDecoratedOperator) -> Any:
+        return operator.build_spec(task_instance(), RayJobsHook("fake").get_place()).to_json()["train_loop_config"]
+
+    assert config(decorated(train_loop_config={"epochs": 3})) == {"epochs": 3}
+    assert config(decorated(function=with_default)) == {"epochs": 2}
+    assert config(decorated()) == config(decorated(function=bare)) == {}
+
+
+def test_what_a_decorated_function_cannot_take_is_refused(fake: FakeCluster) -> None:
+    with pytest.raises(SpecError, match=r"train_loop_config: given to @task\.ray_train and in the call; accepted is one"):
+        decorated(({},), train_loop_config={"epochs": 3})
+    with pytest.raises(SpecError, match=r"spec: given to @task\.ray_train"):
+        decorated(spec={"framework": "torch"})
+    with pytest.raises(AirflowFailException, match=r"train_loop_config: given int in the call; accepted is a mapping"):
+        decorated((5,)).execute({"ti": task_instance()})
+
+
+def test_outlets_get_the_checkpoint_the_metrics_and_the_run() -> None:
+    model, runs = Asset("model"), AssetAlias("runs")
+    events = OutletEventAccessors()
+    result = {"kind": "train", "run": {"uri": "/r/a", "name": "a"}, "metrics": {"loss": 1.0}, "reports": 3}
+    announce([model, runs], events, {**result, "checkpoint": {"uri": "/r/a/checkpoint_1"}})
+    kept = {"kind": "train", "run": {"uri": "/r/a", "name": "a"}, "checkpoint": {"uri": "/r/a/checkpoint_1"}}
+    assert events[model].extra == {**kept, "metrics": {"loss": 1.0}}
+    (event,) = events[runs].asset_alias_events
+    assert event.dest_asset_key.uri == "file:///r/a/checkpoint_1"
+    assert event.extra == events[model].extra
+
+
+def test_a_dry_run_shows_the_request_and_submits_nothing(fake: FakeCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with DAG("d"):
+        train_operator(ray_conn_id="fake", train_loop_config={"lr": 0.1}).dry_run()
+    shown = capsys.readouterr().out
+    assert '"lr": 0.1' in shown
+    assert "d--dry_run--train" in shown
+    assert TOKEN not in shown
+    assert fake.jobs == {}
+
+
+def test_a_clear_after_the_result_was_handed_over_is_another_generation(fake: FakeCluster, tmp_path: Path) -> None:
+    def result(**changed: Any) -> Any:
+        operator = train_operator(ray_conn_id="fake", deferrable=False)
+        return operator.execute({"ti": task_instance(**changed)})["run"]["uri"]
+
+    first = result()
+    assert result(try_number=2) == first
+    second = result(try_number=3, max_tries=2)
+    assert (second, result(try_number=4, max_tries=2)) == (f"{first}.g2", f"{first}.g2")
+
+
+# ---- the listener
+
+
+class Row:
+    """As much of Airflow's row of a task as the listener asks for."""
+
+    _sa_instance_state = None
+    dag_id, run_id, task_id, map_index = "d", "r", "train", -1
+
+    def __init__(self, state: str):
+        self.state = state
+
+
+@pytest.mark.parametrize(("state", "job"), [("failed", "STOPPED"), ("success", "STOPPED"), ("up_for_retry", "RUNNING")])
+def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
+) -> None:
+    fake.plays = ["hang"]
+    with pytest.raises(TaskDeferred) as deferred:
+        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
+    kept = deferred.value.trigger.serialize()[1]
+    asked: list[dict[str, Any]] = []
+
+    def cancel_runs_of(row: Any, **ids: Any) -> None:
+        asked.append(ids)
+        listener._cancel(kept["run_uri"], kept["ray_conn_id"])
+
+    monkeypatch.setattr(listener, "_cancel_runs_of", cancel_runs_of)
+    listener.on_task_instance_failed(None, Row(state), None)
+    assert list(fake.jobs.values()) == [job]
+    assert asked == ([] if job == "RUNNING" else [{"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}])
+
+
+def test_a_tasks_own_process_leaves_the_listener_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "_cancel_runs_of", lambda row, **ids: pytest.fail("it was asked"))
+    listener.on_task_instance_failed("running", task_instance(state="failed"), None)
+
+
+def test_the_listener_starts_no_local_cluster_to_cancel_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.claim(1, "http://x", "s")
+    listener._cancel(rundir.uri, None)
+    assert rundir.intent().cancel_through == 1
+    assert not list(tmp_path.glob("head-*/state.json"))

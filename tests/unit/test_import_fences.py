@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"ray", "torch", "pandas", "mlflow", "xgboost"}
+HEAVY = {"ray", "torch", "pandas", "mlflow", "xgboost", "pyarrow", "boto3"}
 
 
 def imported(file: Path) -> set[str]:
@@ -42,6 +42,12 @@ def test_importing_what_an_engine_parses_loads_nothing_heavy(module: str) -> Non
     code = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""
+
+
+def test_parsing_a_dag_does_not_load_the_http_client() -> None:
+    code = "import sys, airflow_provider.operators; print('aiohttp' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
 
 
 def test_the_public_names_of_the_core_exist() -> None:

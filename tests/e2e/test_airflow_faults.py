@@ -1,0 +1,369 @@
+"""What a task's run survives and what ends it, in a real Airflow: every row of the lists in docs/airflow.md."""
+
+import os
+import signal
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider.testing import AirflowServer
+from plugin_core.rundir import RunDir, run_name
+from tests.chaos.tools import Proxy, Trail, nothing_left, wait_until
+
+STEPS = 6
+
+
+class Scenario:
+    """One run of one of the DAGs in `airflow_dags/scenarios.py`, with its folder, trail and run directory."""
+
+    def __init__(self, airflow: AirflowServer, folder: Path, dag_id: str):
+        self.airflow, self.dag_id = airflow, dag_id
+        self.folder = folder / f"{dag_id}-{uuid.uuid4().hex[:6]}"
+        self.folder.mkdir()
+        self.trail = Trail(self.folder / "trail.jsonl")
+        self.runs = folder / "runs"
+
+    def begin(self, *files: str) -> "Scenario":
+        for name in files:
+            (self.folder / name).touch()
+        self.run_id = self.airflow.trigger(self.dag_id, {"folder": str(self.folder)})
+        return self
+
+    def held(self) -> "Scenario":
+        """Until the loop stands at its wait, half of the steps done."""
+        self.trail.wait_for(3)
+        wait_until(lambda: len(list(Path(self.rundir.uri).glob("checkpoint_a*"))) == 3)
+        return self
+
+    @property
+    def rundir(self) -> RunDir:
+        return RunDir.at(str(self.runs / run_name(self.dag_id, self.run_id, "train")))
+
+    def go(self) -> None:
+        (self.folder / "go").touch()
+
+    def state(self) -> Any:
+        return self.airflow.task(self.dag_id, self.run_id, "train")["state"]
+
+    def log(self, try_number: int = 1) -> str:
+        return self.airflow.task_log(self.dag_id, self.run_id, "train", try_number)
+
+    def succeeds(self, attempts: list[int], repeated: int) -> dict[str, Any]:
+        """It ends well, with these attempts in all and at most so many steps done twice."""
+        state = self.airflow.wait(self.dag_id, self.run_id)
+        assert state == "success", "\n".join(map(self.log, (1, 2, 3)))
+        result: dict[str, Any] = self.airflow.xcom(self.dag_id, self.run_id, "train")
+        assert result["metrics"]["step"] == STEPS - 1
+        assert RunDir.at(result["run"]["uri"]).receipts() == attempts
+        assert set(self.trail.steps()) == set(range(STEPS))
+        assert self.trail.repeated() <= repeated, self.trail.steps()
+        self.nothing_left()
+        return result
+
+    def is_stopped(self) -> None:
+        """No process of the run lives any more, and no second job was ever started."""
+        self.nothing_left()
+        assert self.rundir.receipts() == [1]
+        assert max(self.trail.steps()) < STEPS - 1
+
+    def nothing_left(self) -> None:
+        wait_until(lambda: nothing_left(self.rundir.uri, self.trail))
+
+
+@pytest.fixture
+def scenario(airflow: AirflowServer, folder: Path) -> Callable[[str], Scenario]:
+    return lambda dag_id: Scenario(airflow, folder, dag_id)
+
+
+Make = Callable[[str], Scenario]
+
+# ---- re-attach
+
+
+def test_sigkill_of_the_task_process_right_after_the_submit(scenario: Make) -> None:
+    it = scenario("deferred").begin("die", "go")
+    it.succeeds([1], repeated=0)
+
+
+@pytest.mark.slow
+def test_sigkill_of_the_task_process_mid_run_when_synchronous(scenario: Make) -> None:
+    it = scenario("synchronous").begin().held()
+    os.kill(int((it.folder / "task.pid").read_text()), signal.SIGKILL)
+    wait_until(lambda: it.airflow.task(it.dag_id, it.run_id, "train")["try_number"] == 2)
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+def test_sigkill_of_the_triggerer(scenario: Make) -> None:
+    it = scenario("deferred").begin().held()
+    it.airflow.kill("triggerer")
+    it.airflow.start("triggerer")
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+@pytest.mark.slow
+def test_sigstop_of_the_triggerer_hands_over_to_another_and_its_sigcont_stops_no_job(scenario: Make) -> None:
+    it = scenario("deferred").begin().held()
+    first = it.airflow.processes("triggerer")
+    for process in first:
+        process.suspend()
+    it.airflow.start("triggerer")
+    wait_until(lambda: it.log().count("wait: the job is running") >= 2)
+    for process in first:
+        process.resume()
+    wait_until(lambda: "its Ray job goes on" in it.log())
+    it.go()
+    it.succeeds([1], repeated=0)
+    for process in first:
+        if process.is_running():
+            process.kill()
+
+
+@pytest.mark.slow
+def test_sigkill_of_the_scheduler(scenario: Make) -> None:
+    it = scenario("deferred").begin().held()
+    it.airflow.kill("scheduler")
+    it.go()
+    wait_until(lambda: it.rundir.result() is not None)
+    it.airflow.start("scheduler")
+    it.succeeds([1], repeated=0)
+
+
+@pytest.mark.slow
+def test_sigkill_of_the_scheduler_with_its_running_tasks_when_synchronous(scenario: Make) -> None:
+    """The LocalExecutor's tasks die with it, and nobody reports them; Airflow misses their heartbeat and retries."""
+    it = scenario("synchronous").begin().held()
+    it.airflow.kill("scheduler")
+    it.airflow.start("scheduler")
+    wait_until(lambda: it.airflow.task(it.dag_id, it.run_id, "train")["try_number"] == 2)
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+@pytest.mark.slow
+def test_the_jobs_api_is_black_holed(scenario: Make, gate: Proxy) -> None:
+    it = scenario("through_a_proxy").begin().held()
+    gate.set("black hole")
+    try:
+        it.go()
+        wait_until(lambda: it.rundir.end(1) is not None)
+        wait_until(lambda: "cannot be asked" in it.log())
+        assert it.state() == "deferred"
+    finally:
+        gate.set("forward")
+    it.succeeds([1], repeated=0)
+
+
+# ---- clear
+
+
+@pytest.mark.parametrize("dag_id", ["deferred", pytest.param("synchronous", marks=pytest.mark.slow)])
+def test_clear_while_running_attaches_to_the_live_job(scenario: Make, dag_id: str) -> None:
+    it = scenario(dag_id).begin().held()
+    before = it.airflow.task(dag_id, it.run_id, "train")["try_number"]
+    it.airflow.clear(dag_id, it.run_id, "train")
+    wait_until(lambda: it.airflow.task(dag_id, it.run_id, "train")["try_number"] > before)
+    wait_until(lambda: it.state() in ("deferred", "running"))
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+@pytest.mark.slow
+def test_clear_after_a_failure_resumes_with_the_mended_code(scenario: Make) -> None:
+    it = scenario("mended").begin()
+    assert it.airflow.wait(it.dag_id, it.run_id) == "failed"
+    assert it.trail.steps() == [0, 1, 2]
+    (it.folder / "mended").touch()
+    clear_and_wait(it)
+    result = it.succeeds([1, 2], repeated=1)
+    assert result["metrics"]["first"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dag_id", ["deferred", "synchronous"])
+def test_clear_after_success_starts_anew(scenario: Make, dag_id: str) -> None:
+    it = scenario(dag_id).begin("go")
+    first = it.succeeds([1], repeated=0)
+    clear_and_wait(it)
+    second = it.succeeds([1], repeated=STEPS)
+    assert second["run"]["uri"] == first["run"]["uri"] + ".g2"
+    assert second["metrics"]["first"] == 0
+    assert it.trail.steps() == [*range(STEPS), *range(STEPS)]
+    assert RunDir.at(first["run"]["uri"]).result() is not None, "the earlier generation is kept"
+
+
+def clear_and_wait(it: Scenario) -> None:
+    state = it.airflow.run_state(it.dag_id, it.run_id)
+    it.airflow.clear(it.dag_id, it.run_id, "train")
+    wait_until(lambda: it.airflow.run_state(it.dag_id, it.run_id) != state)
+
+
+# ---- cancel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dag_id", ["deferred", "synchronous"])
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_mark_stops_the_job(scenario: Make, dag_id: str, state: str) -> None:
+    it = scenario(dag_id).begin().held()
+    it.airflow.set_task_state(dag_id, it.run_id, "train", state)
+    it.is_stopped()
+    assert it.state() == state
+
+
+@pytest.mark.slow
+def test_dag_run_marked_failed_stops_the_job(scenario: Make) -> None:
+    it = scenario("deferred").begin().held()
+    it.airflow.set_run_state(it.dag_id, it.run_id, "failed")
+    it.is_stopped()
+
+
+@pytest.mark.slow
+def test_dagrun_timeout_stops_the_job(scenario: Make) -> None:
+    it = scenario("timed").begin().held()
+    assert it.airflow.wait(it.dag_id, it.run_id) == "failed"
+    it.is_stopped()
+
+
+@pytest.mark.slow
+def test_our_timeout_stops_the_job_and_is_not_retried(scenario: Make) -> None:
+    it = scenario("limited").begin()
+    assert it.airflow.wait(it.dag_id, it.run_id) == "failed"
+    it.is_stopped()
+    assert it.airflow.task(it.dag_id, it.run_id, "train")["try_number"] == 1
+    assert "timeout_s" in it.log()
+
+
+def test_mark_failed_with_no_triggerer_stops_the_job(scenario: Make) -> None:
+    it = scenario("deferred").begin().held()
+    it.airflow.kill("triggerer")
+    try:
+        it.airflow.set_task_state(it.dag_id, it.run_id, "train", "failed")
+        it.is_stopped()
+    finally:
+        it.airflow.start("triggerer")
+
+
+@pytest.mark.slow
+def test_mark_failed_while_the_cluster_cannot_be_reached_stops_the_job(scenario: Make, gate: Proxy) -> None:
+    it = scenario("through_a_proxy").begin().held()
+    gate.set("black hole")
+    try:
+        it.airflow.set_task_state(it.dag_id, it.run_id, "train", "failed")
+        it.is_stopped()
+    finally:
+        gate.set("forward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_synchronous_task_that_is_ended_in_its_last_try_leaves_no_job(scenario: Make, number: signal.Signals) -> None:
+    it = scenario("last_try").begin().held()
+    os.kill(int((it.folder / "task.pid").read_text()), number)
+    it.is_stopped()
+    assert it.airflow.wait(it.dag_id, it.run_id) == "failed"
+
+
+@pytest.mark.slow
+def test_sigterm_of_a_synchronous_task_that_is_to_be_retried_leaves_the_job_to_the_retry(scenario: Make) -> None:
+    it = scenario("synchronous").begin().held()
+    os.kill(int((it.folder / "task.pid").read_text()), signal.SIGTERM)
+    wait_until(lambda: it.airflow.task(it.dag_id, it.run_id, "train")["try_number"] == 2)
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+# ---- many, assets, bad input
+
+
+@pytest.mark.slow
+def test_eight_mapped_tasks_are_deferred_at_once_on_one_triggerer(scenario: Make) -> None:
+    it = scenario("many").begin()
+    wait_until(
+        lambda: list(it.airflow.mapped_states("many", it.run_id, "train").values()) == ["deferred"] * 8, timeout_s=240
+    )
+    it.go()
+    assert it.airflow.wait("many", it.run_id, timeout_s=600) == "success"
+    for number in range(8):
+        trail = Trail(it.folder / f"trail-{number}.jsonl")
+        assert trail.steps() == list(range(STEPS)), "each ran once, and none of them twice"
+        assert RunDir.at(str(it.runs / run_name("many", it.run_id, "train", str(number)))).receipts() == [1]
+
+
+def test_a_decorated_loops_asset_event_starts_the_consumer(scenario: Make, airflow: AirflowServer) -> None:
+    it = scenario("produces").begin()
+    assert airflow.wait("produces", it.run_id) == "success", airflow.task_log("produces", it.run_id, "fit")
+    result = airflow.xcom("produces", it.run_id, "fit")
+    assert result["metrics"]["step"] == 1
+    told = {}
+    for dag_id in ("consumes", "consumes_alias"):
+        runs = wait_until(lambda dag_id=dag_id: airflow.request("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"])
+        assert airflow.wait(dag_id, runs[-1]["dag_run_id"]) == "success"
+        told[dag_id] = airflow.xcom(dag_id, runs[-1]["dag_run_id"], "told")
+    assert told["consumes"]["checkpoint"] == result["checkpoint"]
+    assert told["consumes"]["metrics"] == result["metrics"]
+    assert told["consumes"]["run"]["name"] == result["run"]["name"]
+    assert set(told["consumes_alias"]) == {result["checkpoint"]["uri"]}
+
+
+BAD = {
+    "closes_over": "the captured object 'connection' of type Unpicklable",
+    "no_connection": "ray_conn_id: given 'nowhere', and there is no such connection",
+    "wrong_type": "ray_conn_id: given 'a_web_server', a connection of type 'http'; accepted is one of type 'rayjobs'",
+    "wrong_token": "answers 403 to the token given; accepted is the cluster's Ray auth token",
+    "nonsense": "num_workers",
+}
+
+
+def test_bad_input_is_one_sentence_and_is_not_retried(scenario: Make, airflow: AirflowServer) -> None:
+    it = scenario("bad_input").begin()
+    assert airflow.wait("bad_input", it.run_id) == "failed"
+    for task_id, sentence in BAD.items():
+        task = airflow.task("bad_input", it.run_id, task_id)
+        assert (task["state"], task["try_number"]) == ("failed", 1)
+        assert sentence in airflow.task_log("bad_input", it.run_id, task_id).replace('\\"', '"'), task_id
+    assert not any(it.runs.glob("bad_input*/.step/attempts/*")), "nothing was submitted"
+
+
+def test_the_connections_test_button_says_what_it_found_or_what_is_wrong(airflow: AirflowServer, gate: Proxy) -> None:
+    def tested(**fields: Any) -> dict[str, Any]:
+        body = {"connection_id": "tested", "conn_type": "rayjobs", "host": "127.0.0.1", **fields}
+        answer: dict[str, Any] = airflow.request("POST", "/connections/test", body)
+        return answer
+
+    from plugin_core import local_head
+
+    head = local_head.current()
+    assert head is not None
+    good = tested(port=gate.port, password=head.token)
+    assert good["status"] is True
+    assert "1 nodes, 4 CPUs, 0 GPUs" in good["message"]
+    bad = tested(port=gate.port, password="wrong")
+    assert bad["status"] is False
+    assert "answers 403 to the token given" in bad["message"]
+    assert tested(port=1, password="x")["status"] is False
+
+
+def test_the_token_is_nowhere_in_airflows_database_or_logs(airflow: AirflowServer, head: Any, scenario: Make) -> None:
+    it = scenario("through_a_proxy").begin().held()
+    for file in airflow.home.rglob("*"):
+        if file.is_file():
+            assert head.token.encode() not in file.read_bytes(), file
+    it.go()
+    it.succeeds([1], repeated=0)
+
+
+def test_a_task_that_defers_without_a_triggerer_says_so(airflow: AirflowServer, scenario: Make) -> None:
+    airflow.kill("triggerer")
+    try:
+        wait_until(lambda: airflow.request("GET", "/monitor/health")["triggerer"]["status"] != "healthy")
+        it = scenario("deferred").begin("go")
+        wait_until(lambda: it.state() == "deferred")
+        assert "no triggerer is alive" in it.log()
+    finally:
+        airflow.start("triggerer")
+    it.succeeds([1], repeated=0)
