@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow test test-all lint types unit integration e2e chaos bench-recovery clean
+.PHONY: help demo demo-airflow test test-all lint types unit integration e2e chaos bench-recovery bench-triggerer clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all      also the slow tests"
 	@echo "make chaos         everything that a run survives, by doing it"
 	@echo "make bench-recovery  what a kill costs, as ratios"
+	@echo "make bench-triggerer how many deferred runs one triggerer follows"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +57,9 @@ chaos: $(VENV)/.dev
 
 bench-recovery: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.recovery
+
+bench-triggerer: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.triggerer
 
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15

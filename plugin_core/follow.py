@@ -15,9 +15,13 @@ from plugin_core.journal import JournalReader
 from plugin_core.observe import Look
 from plugin_core.progress import Progress, Reading
 from plugin_core.rundir import RunDir
+from plugin_core.sync import in_thread
 
-#: A log is not read again for this many times as long as reading it took: the Jobs API sends all of it each time.
-LOG_PAUSE = 10.0
+#: The Jobs API sends all of a log each time: it is not read again for this many times as long as reading it took, nor
+#: faster than so many characters a second.
+LOG_PAUSE, LOG_CHARS_PER_S = 10.0, 20_000
+#: The event loop of many runs is given back after so many lines.
+LINES_AT_ONCE = 100
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,20 @@ class Follower:
             self.tell(Event("state", text, data))
         if receipt is None:
             return
-        for entry in await asyncio.to_thread(self._journal.read):
-            if "report" in entry:
-                await self._show_report(entry)
-            else:
-                self.tell(Event("phase", f"phase: {entry['phase']}", entry))
+        for segment in await in_thread(self._journal.unread):
+            for number, entry in enumerate(await in_thread(self._journal.read_segment, segment)):
+                if "report" in entry:
+                    await self._show_report(entry)
+                else:
+                    self.tell(Event("phase", f"phase: {entry['phase']}", entry))
+                if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
+                    await asyncio.sleep(0)
         if job is not None and client is not None:
             await self._show_log(client, receipt.submission_id, final=job.terminal or action.do is Do.RETURN)
 
     async def _show_report(self, entry: dict[str, Any]) -> None:
         if self._progress is None:
-            record = await asyncio.to_thread(self._rundir.read_record)
+            record = await in_thread(self._rundir.read_record)
             self._progress = Progress(record["spec"].get("train_loop_config", {}))
         reading = self._progress.read(entry)
         text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
@@ -80,7 +87,8 @@ class Follower:
             log = await client.logs(submission_id)
         except CLUSTER_ERRORS:
             return  # read again from the same position when the cluster answers
-        self._log_due = time.monotonic() + LOG_PAUSE * (time.monotonic() - began)
+        now = time.monotonic()
+        self._log_due = now + max(LOG_PAUSE * (now - began), len(log) / LOG_CHARS_PER_S)
         start = self._log_seen.get(submission_id, 0)
         end = len(log) if final else log.rfind("\n") + 1
         if end > start:

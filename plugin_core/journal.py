@@ -93,17 +93,21 @@ class JournalReader:
     _lines_seen: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> list[dict[str, Any]]:
+        return [entry for segment in self.unread() for entry in self.read_segment(segment)]
+
+    def unread(self) -> list[str]:
+        """The segments that may hold new entries, in order; each is small, however long the journal."""
         names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(r"\d+-\d+\.jsonl", name)]
         last_seen = max(self._lines_seen, default="")
-        entries: list[dict[str, Any]] = []
-        for name in names:
-            if name < last_seen:
-                continue
-            data = self.rundir.step.child("journal", name).read() or b""
-            lines = data.splitlines()
-            entries += filter(None, (_parse(line, name) for line in lines[self._lines_seen.get(name, 0) :]))
-            self._lines_seen[name] = len(lines)
-        return entries
+        return [name for name in names if name >= last_seen]
+
+    def read_segment(self, name: str) -> list[dict[str, Any]]:
+        """The entries of one of the segments that are new."""
+        data = self.rundir.step.child("journal", name).read() or b""
+        lines = data.splitlines()
+        new = lines[self._lines_seen.get(name, 0) :]
+        self._lines_seen[name] = len(lines)
+        return list(filter(None, (_parse(line, name) for line in new)))
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any] | None:

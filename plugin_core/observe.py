@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
+from plugin_core.sync import in_thread
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Observer:
         limits = self.limits or await self._begin()
         reading = time.monotonic()
         try:
-            stored = await asyncio.to_thread(self._read_storage)
+            stored = await in_thread(self._read_storage)
         except StorageError:
             # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
             self._beat = (None, time.monotonic())
@@ -99,14 +99,14 @@ class Observer:
         return Look(Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job)
 
     async def _begin(self) -> Limits:
-        self.limits = (await asyncio.to_thread(self.rundir.read_spec)).limits
-        intent = await asyncio.to_thread(self.rundir.intent)
+        self.limits = (await in_thread(self.rundir.read_spec)).limits
+        intent = await in_thread(self.rundir.intent)
         self._whole_run = intent.whole_run
         if self.since_attempt is None:
-            last = await asyncio.to_thread(self.rundir.latest)
+            last = await in_thread(self.rundir.latest)
             self.since_attempt = last
             # it may be alive: then it is ours from now on; an attempt that was told to stop never is
-            if last > intent.cancel_through and await asyncio.to_thread(self.rundir.end, last) is None:
+            if last > intent.cancel_through and await in_thread(self.rundir.end, last) is None:
                 self.since_attempt -= 1
         return self.limits
 

@@ -153,7 +153,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 def is_users_file(file: str | None) -> bool:
     """Whether a file is the user's own: outside the standard library and site-packages."""
-    if not file or file.startswith("<"):
+    if not file or file.startswith("<") or file in ("built-in", "frozen"):
         return False
     path = Path(file).resolve()
     return not any(path.is_relative_to(folder) for folder in _installed_folders())

@@ -7,6 +7,7 @@ state that matters: whoever calls again with the same run goes on where things a
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
@@ -27,10 +28,10 @@ from plugin_core.observe import Look, Observer
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
-from plugin_core.sync import run_sync
+from plugin_core.sync import in_thread, run_sync
 
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
-POLL_FIRST_S, POLL_MAX_S = 0.5, 5.0
+POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
@@ -42,12 +43,12 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
 
     `request`: the engine's mark of who asks, for tasks that a person may ask for again (see `generations`).
     """
-    await asyncio.to_thread(check_functions_and_data, spec, cluster.shares_this_machine)
-    rundir, remark = await asyncio.to_thread(lay_down, spec, request)
+    await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
+    rundir, remark = await in_thread(lay_down, spec, request)
     if remark and listener is not None:
         listener(Event("state", remark))
     # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
-    if not await asyncio.to_thread(rundir.receipts) and await asyncio.to_thread(rundir.result) is None:
+    if not await in_thread(rundir.receipts) and await in_thread(rundir.result) is None:
         async with await cluster.connect() as client:
             await client.version()
             if not cluster.autoscaling:
@@ -95,10 +96,13 @@ class Supervisor:
         try:
             pause = POLL_FIRST_S
             while True:
+                began = time.monotonic()
                 result = await self._patient_step()
                 if result is not None:
                     return result
-                await asyncio.sleep(pause)
+                # the look's own length counts, and no two of many runs keep step with each other
+                took = time.monotonic() - began
+                await asyncio.sleep(max(POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
                 pause = min(pause * 1.2, POLL_MAX_S)
         finally:
             await self.close()
@@ -116,7 +120,7 @@ class Supervisor:
 
     async def cancel(self, attempt: int | None = None) -> str:
         """Cancel the run (or its attempts up to `attempt`): see `acancel`."""
-        await asyncio.to_thread(self.rundir.cancel, attempt)
+        await in_thread(self.rundir.cancel, attempt)
         self._observer.attempt = attempt or 0
         self.give_up()
         try:
@@ -157,11 +161,11 @@ class Supervisor:
         receipt, seen = look.receipt, look.seen
         match action.do:
             case Do.RETURN:
-                return await asyncio.to_thread(self.rundir.result)
+                return await in_thread(self.rundir.result)
             case Do.FAIL:
                 over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
                 if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
-                    await asyncio.to_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                    await in_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
@@ -170,12 +174,12 @@ class Supervisor:
             case Do.STOP if receipt is not None:
                 if seen.cancel_wanted and not seen.attempt_unwanted:
                     # it was claimed after the cancel: its driver must know, should this process die now
-                    await asyncio.to_thread(self.rundir.cancel, receipt.attempt)
+                    await in_thread(self.rundir.cancel, receipt.attempt)
                 await self._stop_job(receipt)
         return None
 
     async def _submit(self, attempt: int, gave_up_on_cluster: bool) -> None:
-        last = await asyncio.to_thread(self.rundir.latest)
+        last = await in_thread(self.rundir.latest)
         if last >= attempt:
             return  # somebody else was faster; the next look finds their attempt
         try:
@@ -188,13 +192,13 @@ class Supervisor:
             await self.close()
             return
         claim = self.rundir.claim
-        receipt = await asyncio.to_thread(claim, attempt, client.address, incarnation, self.cluster.identity)
+        receipt = await in_thread(claim, attempt, client.address, incarnation, self.cluster.identity)
         if receipt is not None:
             self._observer.attempt = attempt
             await self._start_job(receipt)
 
     async def _start_job(self, receipt: Receipt) -> None:
-        spec = await asyncio.to_thread(self.rundir.read_spec)
+        spec = await in_thread(self.rundir.read_spec)
         command = f"{self.cluster.driver_command()} '{self.rundir.uri}' {receipt.attempt} {receipt.nonce}"
         metadata = {**self._metadata, "run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
         try:
@@ -219,7 +223,7 @@ class Supervisor:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
         if limit is not None and time.monotonic() >= self._interest_due:
             self._interest_due = time.monotonic() + limit / 4
-            await asyncio.to_thread(self.rundir.show_interest)
+            await in_thread(self.rundir.show_interest)
 
 
 async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
@@ -245,7 +249,7 @@ async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) 
     `attempt`: the newest attempt that the caller knows of; later ones are somebody else's and go on. None: whatever runs.
     Returns "cancelled", or "finished" when the run had its result before.
     """
-    if await asyncio.to_thread(rundir.result) is not None:
+    if await in_thread(rundir.result) is not None:
         return "finished"
     return await Supervisor(rundir, cluster, since_attempt=0).cancel(attempt)
 

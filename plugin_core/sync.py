@@ -1,14 +1,38 @@
-"""Coroutines from synchronous code."""
+"""Coroutines from synchronous code, and blocking calls from coroutines."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Coroutine
+import os
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+#: Storage calls at once in one process. They wait rather than compute: with asyncio's own few threads a hundred runs on a
+#: storage of 50 ms a call are read too slowly (benchmarks/triggerer.py).
+THREADS = 64
+_pool: ThreadPoolExecutor | None = None
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """The result of a blocking call, which runs in one of this process's threads for storage."""
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="raytrain-storage")
+    context = contextvars.copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_pool, lambda: context.run(function, *arguments))
+
+
+def _forget_pool() -> None:
+    global _pool
+    _pool = None
+
+
+# a pool's threads do not survive a fork, and Airflow and Prefect fork
+os.register_at_fork(after_in_child=_forget_pool)
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,3 +156,7 @@ def test_call_with_passes_as_many_arguments_as_the_function_takes() -> None:
     assert functions.call_with(lambda: 0, 1, 2) == 0
     assert functions.call_with(lambda a: a, 1, 2) == 1
     assert functions.call_with(lambda *a: a, 1, 2) == (1, 2)
+
+
+def test_a_function_of_a_built_in_module_has_no_source_to_send() -> None:
+    assert sources.local_sources(["time:sleep", time.sleep]) == {}
