@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,13 @@ from tests.chaos.tools import Proxy
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]
+
+
+def dag_of_the_docs(name: str) -> str:
+    """The code block of docs/airflow.md that defines this DAG."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "airflow.md").read_text(), re.DOTALL)
+    (found,) = [block for block in blocks if f"def {name}():" in block]
+    return str(found)
 
 
 @pytest.fixture(scope="session")
@@ -43,10 +51,12 @@ def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
     shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(DAGS.parent / "same_spec.yaml", folder)
     shutil.copy(ROOT / "example_dags" / "retraining.py", folder / "dags")
+    (folder / "dags" / "smallest.py").write_text(dag_of_the_docs("smallest"))
     port = urlsplit(head.address).port
     variables = {
         "TEST_FOLDER": str(folder),
         "EXAMPLE_STORAGE": str(folder / "runs"),
+        "RAY_STORAGE": str(folder / "runs"),
         "PYTHONPATH": str(ROOT),
         # sooner than a deployment would, so that a test need not wait minutes for Airflow to notice
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",

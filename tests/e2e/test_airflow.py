@@ -13,6 +13,7 @@ from plugin_core import LocalCluster
 from plugin_core.jobs import JobInfo
 from plugin_core.rundir import RunDir, run_name
 from tests.chaos.tools import wait_until
+from tests.e2e.airflow_server import dag_of_the_docs
 
 
 def jobs_of(rundir: RunDir) -> list[JobInfo]:
@@ -88,6 +89,17 @@ def test_marked_failed_stops_the_ray_job_and_a_clear_resumes_the_run(airflow: Ai
     result = airflow.xcom("waiting", run_id, "train")
     assert result["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 2}
     assert result["metrics"]["started_at"] >= 1
+
+
+@pytest.mark.slow
+def test_the_smallest_dag_of_the_docs_gives_a_trained_model(airflow: AirflowServer) -> None:
+    assert len(dag_of_the_docs("smallest").splitlines()) <= 25
+    run_id = airflow.trigger("smallest")
+    assert airflow.wait("smallest", run_id) == "success", airflow.task_log("smallest", run_id, "train")
+    result = airflow.xcom("smallest", run_id, "train")
+    assert (result["metrics"]["epoch"], result["metrics"]["loss"] < 4) == (29, True), "8 before the training"
+    assert Path(result["checkpoint"]["uri"], "model.pt").exists()
+    assert "100%" in airflow.task_log("smallest", run_id, "train")
 
 
 @pytest.mark.slow
