@@ -107,9 +107,15 @@ class RayStepOperator(BaseOperator):
         ti = context["ti"]
         with _as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
-            result, supervisor = run_sync(self._submit(self.build_spec(ti, place), place.cluster, ti))
+            # deferred, the trigger tells everything from the start
+            listener = teller(self.log, "state") if self.deferrable else teller(self.log)
+            rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), listener))
+            self.log.info("Run %s", rundir.uri)
+            self._remember(context, rundir)
+            supervisor = Supervisor(rundir, place.cluster, listener=listener, metadata=metadata(ti))
+            result = run_sync(supervisor.submit())
             if result is None:
-                self._remember(context, supervisor.rundir, place)
+                self._push_link(ti, rundir, place)
                 if not self.deferrable:
                     result = self._follow(supervisor, ti)
             if result is not None:
@@ -177,14 +183,6 @@ class RayStepOperator(BaseOperator):
             data.setdefault("kind", self.spec_class.model_fields["kind"].default)
         return parse_spec(data)
 
-    async def _submit(self, spec: StepSpec, cluster: Cluster, ti: Any) -> tuple[AnyResult | None, Supervisor]:
-        # deferred, the trigger tells everything from the start
-        listener = teller(self.log, "state") if self.deferrable else teller(self.log)
-        rundir = await prepare(spec, cluster, request_of(ti), listener)
-        self.log.info("Run %s", rundir.uri)
-        supervisor = Supervisor(rundir, cluster, listener=listener, metadata=metadata(ti))
-        return await supervisor.submit(), supervisor
-
     def _follow(self, supervisor: Supervisor, ti: Any) -> AnyResult:
         """Synchronous mode: the same run, followed by this process."""
         self._following = (supervisor, ti)
@@ -194,14 +192,16 @@ class RayStepOperator(BaseOperator):
             self._cancel(supervisor.rundir, supervisor.cluster)
             raise
 
-    def _remember(self, context: Any, rundir: RunDir, place: Place) -> None:
-        """Show the job's link while it runs (Airflow takes links at the end of a task), and keep where the run is for
-        whoever cancels without this task or its trigger (`listener`)."""
-        link = RayJobLink()
-        if (receipt := rundir.receipt(rundir.latest())) is not None:
-            context["ti"].xcom_push(key=link.xcom_key, value=link.url(receipt, place.dashboard_url))
+    def _remember(self, context: Any, rundir: RunDir) -> None:
+        """Before the submit: where the run is, for whoever cancels it without this task or its trigger (`listener`)."""
         if (store := context.get("task_state_store")) is not None:
             store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
+
+    def _push_link(self, ti: Any, rundir: RunDir, place: Place) -> None:
+        """Airflow takes links at the end of a task; this shows the job's while it runs."""
+        link = RayJobLink()
+        if (receipt := rundir.receipt(rundir.latest())) is not None:
+            ti.xcom_push(key=link.xcom_key, value=link.url(receipt, place.dashboard_url))
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last thing of a task: a clear after this asks for another generation."""

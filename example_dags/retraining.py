@@ -32,7 +32,7 @@ def new_digits():
 
 @dag(schedule=[DATA], default_args={"storage_path": STORAGE}, tags=["example"], render_template_as_native_obj=True)
 def retrain_digits():
-    @task(inlets=[CHAMPION])
+    @task(inlets=[CHAMPION], multiple_outputs=True)
     def given(triggering_asset_events=None, inlet_events=None):
         """The data of the event that started this run, and the champion there is, if any."""
         champions = inlet_events[CHAMPION]

@@ -49,15 +49,14 @@ class Noting(RayTrainOperator):
     """Writes down the process that executes the task, so that a test can end it; and may end itself after its submit."""
 
     def execute(self, context):
-        folder = Path(context["dag_run"].conf["folder"])
-        (folder / "task.pid").write_text(str(os.getpid()))
+        self.folder = Path(context["dag_run"].conf["folder"])
+        (self.folder / "task.pid").write_text(str(os.getpid()))
         return super().execute(context)
 
-    def _remember(self, context, rundir, place):
-        folder = Path(context["dag_run"].conf["folder"])
-        if (folder / "die").exists() and context["ti"].try_number == 1:
+    def _push_link(self, ti, rundir, place):
+        if (self.folder / "die").exists() and ti.try_number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._remember(context, rundir, place)
+        super()._push_link(ti, rundir, place)
 
 
 def train(**fields):
