@@ -318,6 +318,17 @@ def test_a_decorated_loops_asset_event_starts_the_consumer(scenario: Make, airfl
     assert set(told["consumes_alias"]) == {result["checkpoint"]["uri"]}
 
 
+@pytest.mark.slow
+def test_dag_test_runs_the_whole_task_without_scheduler_or_triggerer(scenario: Make) -> None:
+    """`airflow dags test`, which is `dag.test()`: it defers and runs the trigger itself."""
+    it = scenario("deferred")
+    it.go()
+    said = it.airflow.command("dags", "test", "deferred", "--conf", json.dumps({"folder": str(it.folder)}))
+    assert "state:success" in said or "state=success" in said, said[-3000:]
+    assert it.trail.steps() == list(range(STEPS))
+    assert "report 6: step=5" in said
+
+
 BAD = {
     "closes_over": "the captured object 'connection' of type Unpicklable",
     "no_connection": "ray_conn_id: given 'nowhere', and there is no such connection",
