@@ -110,6 +110,20 @@ class AirflowServer:
                 return
         raise RuntimeError(f"processes of Airflow are left: {self.processes()}")
 
+    def command(self, *words: str, timeout_s: float = 300) -> str:
+        """Run `airflow …` to its end in this Airflow's environment; returns what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            cwd=self.home,
+            timeout=timeout_s,
+        )
+        return done.stdout
+
     def processes(self, part: str | None = None) -> list[psutil.Process]:
         """What lives of Airflow's sessions (or of one part's), also where a parent is gone."""
         sessions = {process.pid for name, process in self._started if part is None or name == part}

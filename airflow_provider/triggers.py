@@ -47,6 +47,8 @@ class RayStepTrigger(BaseTrigger):
                 since_attempt=self.since_attempt,
                 listener=teller(self.log),
                 metadata=metadata(self.task_instance),
+                # another triggerer goes on with the task's log where this one was
+                reader=str(getattr(self.task_instance, "id", "") or ""),
             )
             result = await supervisor.run()
         except RayTrainWorkflowsError as exc:

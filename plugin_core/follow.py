@@ -14,7 +14,7 @@ from plugin_core.jobs import JobsClient
 from plugin_core.journal import JournalReader
 from plugin_core.observe import Look
 from plugin_core.progress import Progress, Reading
-from plugin_core.rundir import RunDir
+from plugin_core.rundir import Position, RunDir
 from plugin_core.sync import in_thread
 
 #: The Jobs API sends all of a log each time: it is not read again for this many times as long as reading it took, nor
@@ -22,6 +22,8 @@ from plugin_core.sync import in_thread
 LOG_PAUSE, LOG_CHARS_PER_S = 10.0, 20_000
 #: The event loop of many runs is given back after so many lines.
 LINES_AT_ONCE = 100
+#: How often a reader's position is kept, in seconds: so much may be told again after a kill.
+KEEP_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,18 @@ Listener = Callable[[Event], None]
 
 class Follower:
     """Tells a listener what is new since the last time. Log and journal are read from a position, so a connection that
-    breaks loses and repeats no line; and what the log says, or its end, never counts as news about the job."""
+    breaks loses and repeats no line; and what the log says, or its end, never counts as news about the job.
 
-    def __init__(self, rundir: RunDir, listener: Listener | None):
+    `reader`: an id under which the position is kept in the run directory, for a listener whose process may change (a task
+    that moves to another triggerer): the next process goes on where this one was.
+    """
+
+    def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
         self.tell = listener or (lambda event: None)
         self._rundir = rundir
+        self._reader = reader
+        self._kept: Position | None = None
+        self._keep_due = 0.0
         self._journal = JournalReader(rundir)
         self._progress: Progress | None = None
         self._said = ""
@@ -52,6 +61,27 @@ class Follower:
         self._log_due = 0.0
 
     async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
+        await self._take_up()
+        await self._show(action, look, client)
+        if time.monotonic() >= self._keep_due:
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Keep the position, where there is a reader and it moved."""
+        if self._reader and self._kept is not None and self._position() != self._kept:
+            self._kept, self._keep_due = self._position(), time.monotonic() + KEEP_S
+            await in_thread(self._rundir.keep_position, self._reader, self._kept)
+
+    async def _take_up(self) -> None:
+        if self._reader and self._kept is None:
+            self._kept = await in_thread(self._rundir.position, self._reader)
+            self._journal.lines_seen.update(self._kept.journal)
+            self._log_seen.update(self._kept.logs)
+
+    def _position(self) -> Position:
+        return Position(dict(self._journal.lines_seen), dict(self._log_seen))
+
+    async def _show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         receipt, job = look.receipt, look.job
         text = f"{action.do.value}: {action.why}"
         if text != self._said:

@@ -90,7 +90,8 @@ class JournalReader:
     """Reads on from where it stopped. Blocking; `read()` returns the entries that are new."""
 
     rundir: RunDir
-    _lines_seen: dict[str, int] = field(default_factory=dict)
+    #: by segment: the position
+    lines_seen: dict[str, int] = field(default_factory=dict)
 
     def read(self) -> list[dict[str, Any]]:
         return [entry for segment in self.unread() for entry in self.read_segment(segment)]
@@ -98,15 +99,15 @@ class JournalReader:
     def unread(self) -> list[str]:
         """The segments that may hold new entries, in order; each is small, however long the journal."""
         names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(r"\d+-\d+\.jsonl", name)]
-        last_seen = max(self._lines_seen, default="")
+        last_seen = max(self.lines_seen, default="")
         return [name for name in names if name >= last_seen]
 
     def read_segment(self, name: str) -> list[dict[str, Any]]:
         """The entries of one of the segments that are new."""
         data = self.rundir.step.child("journal", name).read() or b""
         lines = data.splitlines()
-        new = lines[self._lines_seen.get(name, 0) :]
-        self._lines_seen[name] = len(lines)
+        new = lines[self.lines_seen.get(name, 0) :]
+        self.lines_seen[name] = len(lines)
         return list(filter(None, (_parse(line, name) for line in new)))
 
 

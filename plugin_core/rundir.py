@@ -7,6 +7,7 @@ Everything an outsider needs to know about a run is here, so that neither the or
     .step/attempts/NNN.json                  receipt and fencing token           (orchestrator, create if absent)
     .step/attempts/NNN.end.json              how that attempt ended, and why     (driver; create if absent)
     .step/intent.json                        what is not wanted any more         (orchestrators)
+    .step/told/READER.json                   what was told of journal and log  (orchestrators)
     .step/interest.json                      a counter: somebody still waits     (orchestrators)
     .step/heartbeat/NNN.json                 a counter that moves, and the phase (driver)
     .step/journal/NNN-SSSS.jsonl             every report                        (Ray Train controller)
@@ -20,7 +21,7 @@ import json
 import platform
 import re
 import secrets
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
@@ -78,6 +79,14 @@ class Request:
 
     asked: str = ""
     delivered: str = ""
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far somebody has read: lines by the journal's segment, characters by the log's job."""
+
+    journal: dict[str, int] = field(default_factory=dict)
+    logs: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -264,6 +273,12 @@ class RunDir:
 
     def interest(self) -> str:
         return str((self._read_json("interest.json") or {}).get("counter", ""))
+
+    def position(self, reader: str) -> Position:
+        return self._read_as(Position, f"told/{reader}.json") or Position()
+
+    def keep_position(self, reader: str, position: Position) -> None:
+        self._write_json(f"told/{reader}.json", asdict(position))
 
     def beat(self, attempt: int, heartbeat: Heartbeat) -> None:
         self._write_json(f"heartbeat/{attempt:03}.json", asdict(heartbeat))

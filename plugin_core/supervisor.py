@@ -60,7 +60,7 @@ class Supervisor:
     """Brings one run to its end. `since_attempt`: attempts up to this one belong to earlier calls.
 
     An engine that hands over between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
-    both count the same attempts as theirs.
+    both count the same attempts as theirs. `reader`: see `Follower`.
     """
 
     def __init__(
@@ -71,12 +71,13 @@ class Supervisor:
         since_attempt: int | None = None,
         listener: Listener | None = None,
         metadata: dict[str, str] | None = None,
+        reader: str = "",
     ):
         self.rundir = rundir
         self.cluster = cluster
         self._metadata = metadata or {}
         self._observer = Observer(rundir, cluster, since_attempt)
-        self._follower = Follower(rundir, listener)
+        self._follower = Follower(rundir, listener, reader)
         self._tell = self._follower.tell
         self._submit_errors = 0
         self._interest_due = 0.0
@@ -143,6 +144,10 @@ class Supervisor:
 
     async def close(self) -> None:
         await self._observer.close()
+        try:
+            await self._follower.keep()
+        except StorageError as exc:
+            self._tell(Event("state", f"what was told so far may be told again: {exc.message}"))
 
     async def _patient_step(self) -> AnyResult | None:
         try:

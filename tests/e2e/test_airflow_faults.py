@@ -1,5 +1,6 @@
 """What a task's run survives and what ends it, in a real Airflow: every row of the lists in docs/airflow.md."""
 
+import json
 import os
 import signal
 import uuid

@@ -1,6 +1,7 @@
 """The loop around `decide`, against the fake cluster: real HTTP, real run directories, played jobs."""
 
 import asyncio
+import json
 import signal
 import threading
 from pathlib import Path
@@ -365,3 +366,39 @@ def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None
         assert list(cluster.jobs.values()) == ["RUNNING"]
         assert rundir.end(2) is None
         assert rundir.intent().cancel_through == 1
+
+
+def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses_nothing(tmp_path: Path) -> None:
+    """A trigger is cancelled and made again elsewhere, while the journal grows."""
+    told: list[Event] = []
+
+    async def followed(rundir: RunDir, cluster: FakeCluster, reader: str, until: int) -> None:
+        reached = asyncio.Event()
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            kinds = [each.kind for each in told]
+            if kinds.count("report") == until and "log" in kinds:
+                reached.set()
+
+        supervisor = Supervisor(rundir, cluster, since_attempt=0, listener=hear, reader=reader)
+        following = asyncio.create_task(supervisor.run())
+        await reached.wait()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    def report(rundir: RunDir, number: int) -> None:
+        lines = [{"attempt": 1, "time": float(n), "report": n, "metrics": {}} for n in range(number + 1)]
+        rundir.step.child("journal/001-0001.jsonl").write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        for number, reader in enumerate(("try 1", "try 1", "try 1")):
+            report(rundir, number)
+            run_sync(followed(rundir, cluster, reader, number + 1))
+        assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
+        assert [event.text for event in told if event.kind == "log"] == ["a line of the fake job"]
+        told.clear()
+        run_sync(followed(rundir, cluster, "try 2", 3))
+    assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
