@@ -68,9 +68,11 @@ class Follower:
 
     async def keep(self) -> None:
         """Keep the position, where there is a reader and it moved."""
-        if self._reader and self._kept is not None and self._position() != self._kept:
-            self._kept, self._keep_due = self._position(), time.monotonic() + KEEP_S
-            await in_thread(self._rundir.keep_position, self._reader, self._kept)
+        position = self._position()
+        if self._reader and self._kept not in (None, position):
+            self._keep_due = time.monotonic() + KEEP_S
+            await in_thread(self._rundir.keep_position, self._reader, position)
+            self._kept = position  # only now: a cancel in between is followed by another `keep`
 
     async def _take_up(self) -> None:
         if self._reader and self._kept is None:
