@@ -159,10 +159,12 @@ class RayStepOperator(BaseOperator):
         supervisor, ti = self._following
         state = task_state(ti)
         last_try = state == "running" and ti.try_number > ti.max_tries
-        if over(state) or last_try:
-            self.log.info("The task is %s: cancelling", state)
-            supervisor.give_up()
-            self._cancel(supervisor.rundir, supervisor.cluster)
+        if not over(state) and not last_try:
+            self.log.info("The task is %s: its Ray job goes on", state)
+            return
+        self.log.info("The task is %s: cancelling", state)
+        supervisor.give_up()
+        self._cancel(supervisor.rundir, supervisor.cluster)
 
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
         """The validated spec of this task instance, with the run's name, out of the rendered fields."""

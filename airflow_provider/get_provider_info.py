@@ -27,7 +27,7 @@ def get_provider_info() -> dict[str, Any]:
                     "hidden-fields": ["login", "extra"],
                     "relabeling": {"password": "Token", "schema": "Scheme"},
                     "placeholders": {
-                        "host": "ray-head.example.org, or a whole URL: http://ray-head.example.org:8265",
+                        "host": "ray-head, or http://ray-head:8265",
                         "port": "8265",
                         "schema": "http",
                         "password": "the cluster's Ray auth token",
@@ -47,7 +47,7 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "dashboard_url": {
                         "label": "Public dashboard URL",
-                        "description": "Where a browser reaches the Ray dashboard, for links, when not at the host above",
+                        "description": "Where a browser reaches the Ray dashboard, for links, when that is not Host",
                         "schema": {"type": ["string", "null"], "format": "url"},
                     },
                     "verify": {

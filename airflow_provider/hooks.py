@@ -68,7 +68,7 @@ class RayJobsHook(BaseHook):
             return _without_connection(self.ray_conn_id).cluster
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the connection form's test button."""
+        """For the test button in the list of connections."""
         try:
             return True, run_sync(describe(self.get_cluster()))
         except RayTrainWorkflowsError as exc:

@@ -67,6 +67,8 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
+        # what looks for "the" cluster of a machine with several finds this one (Ray Train's own clean-up does)
+        "RAY_ADDRESS": f"127.0.0.1:{ports[0]}",
         # Ray's switch for laptops: every port is bound to 127.0.0.1 and nowhere else
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "AUTOSCALER_METRIC_PORT": str(ports[7]),

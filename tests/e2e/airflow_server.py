@@ -61,6 +61,7 @@ def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
         # sooner than a deployment would, so that a test need not wait minutes for Airflow to notice
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
+        "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
         "AIRFLOW_CONN_PROXIED": connection("rayjobs", gate.port, head.token),
         "AIRFLOW_CONN_WRONG_TOKEN": connection("rayjobs", port, "wrong"),
         "AIRFLOW_CONN_A_WEB_SERVER": connection("http", port, head.token),
