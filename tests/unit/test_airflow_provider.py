@@ -215,7 +215,9 @@ def test_a_spec_object_shows_no_memory_address_to_airflow() -> None:
 )
 def test_the_dags_of_the_docs_are_dags(page: str, tasks: set[str]) -> None:
     text = (Path(__file__).parents[2] / page).read_text()
-    blocks = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "airflow.sdk" in block]
+    blocks = [
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "import RayEvaluateOperator" in block
+    ]
     namespace: dict[str, Any] = {}
     code = re.sub(r"^(\w+\(\))$", r"made = \1", blocks[0], flags=re.MULTILINE)
     exec(compile(code, page, "exec"), namespace)
