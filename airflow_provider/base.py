@@ -6,10 +6,8 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -39,7 +37,7 @@ from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.generations import newest
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir, run_name
-from plugin_core.specs import StepSpec, load_spec, parse_spec
+from plugin_core.specs import StepSpec, as_spec
 from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
 
 #: What a deferred task resumes with when its trigger itself broke.
@@ -168,22 +166,13 @@ class RayStepOperator(BaseOperator):
 
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
         """The validated spec of this task instance, with the run's name, out of the rendered fields."""
-        spec = self._load() if isinstance(self.spec, (str, os.PathLike)) else self._parse(self.spec)
-        if not isinstance(spec, self.spec_class):
-            raise SpecError(f"kind: given {spec.kind!r}; {type(self).__name__} accepts {self.spec_class.__name__}")
+        data = self.spec
+        if isinstance(data, Mapping):
+            data = {name: _reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
+        spec = as_spec(data, self.spec_class, self.dag.folder if self.has_dag() else None)
         index = str(ti.map_index) if ti.map_index is not None and ti.map_index >= 0 else ""
         derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
         return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)
-
-    def _load(self) -> StepSpec:
-        path = Path(self.spec)
-        return load_spec(path if path.is_absolute() or self.dag is None else Path(self.dag.folder, path))
-
-    def _parse(self, data: Any) -> StepSpec:
-        if isinstance(data, Mapping):
-            data = {name: _reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
-            data.setdefault("kind", self.spec_class.model_fields["kind"].default)
-        return parse_spec(data)
 
     def _follow(self, supervisor: Supervisor, ti: Any) -> AnyResult:
         """Synchronous mode: the same run, followed by this process."""
@@ -203,7 +192,7 @@ class RayStepOperator(BaseOperator):
         """Airflow takes links at the end of a task; this shows the job's while it runs."""
         link = RayJobLink()
         if (receipt := rundir.receipt(rundir.latest())) is not None:
-            ti.xcom_push(key=link.xcom_key, value=link.url(receipt, place.dashboard_url))
+            ti.xcom_push(key=link.xcom_key, value=receipt.job_url(place.dashboard_url))
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last thing of a task: a clear after this asks for another generation."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
-
-if TYPE_CHECKING:
-    from plugin_core.rundir import Receipt
 
 
 class RayJobLink(BaseOperatorLink):
@@ -26,8 +23,3 @@ class RayJobLink(BaseOperatorLink):
             )
             or ""
         )
-
-    @staticmethod
-    def url(receipt: Receipt, dashboard_url: str = "") -> str:
-        """`dashboard_url`: where a person reaches the dashboard, when that is not where Airflow does."""
-        return f"{(dashboard_url or receipt.address).rstrip('/')}/#/jobs/{receipt.submission_id}"

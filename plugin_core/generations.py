@@ -8,12 +8,13 @@ of that: equal for all retries of one request, another one as soon as a person a
 
 What changed since the run began decides too. Another spec is another training: a person's request begins a new generation
 with it, a retry is refused with the names of the fields. Code alone may change, since it is mended after a failure: a
-person's request goes on from the last checkpoint with the new code, a retry with the code that the run began with.
+person's request goes on from the last checkpoint with the new code, a retry with the code that the run began with, unless
+that code is what failed.
 """
 
 from __future__ import annotations
 
-from plugin_core.errors import SpecChangedError
+from plugin_core.errors import SpecChangedError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
 
@@ -54,7 +55,8 @@ def _chosen(spec: StepSpec, rundir: RunDir, request: str) -> tuple[RunDir, str]:
         if not exc.code_alone:
             raise
         # an attempt that did not record its end may live, and the code that it runs is the run's
-        if by_a_person and rundir.end(rundir.latest()) is not None:
+        end = rundir.end(rundir.latest())
+        if end is not None and rundir.result() is None and (by_a_person or end.outcome == UserCodeError.outcome):
             rundir.write_spec(spec, replace_code=True)
             return rundir, "the code changed since this run began; it goes on with the new code"
         return rundir, "the code changed since this run began; it goes on with the code that it began with"

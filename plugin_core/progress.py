@@ -67,11 +67,11 @@ class Progress:
 
     def _fraction(self, entry: dict[str, Any]) -> float | None:
         metrics = entry["metrics"]
-        if _is_number(metrics.get("progress")):
+        if is_number(metrics.get("progress")):
             return min(max(float(metrics["progress"]), 0.0), 1.0)
         for counter, totals in COUNTERS.items():
-            total = next((self.config[name] for name in totals if _is_number(self.config.get(name))), None)
-            if total and total > 0 and _is_number(metrics.get(counter)):
+            total = next((self.config[name] for name in totals if is_number(self.config.get(name))), None)
+            if total and total > 0 and is_number(metrics.get(counter)):
                 return float(min((metrics[counter] + 1) / total, 1.0))
         return None
 
@@ -85,5 +85,5 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

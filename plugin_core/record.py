@@ -82,8 +82,24 @@ def code_alone(kept: dict[str, Any], record: dict[str, Any]) -> bool:
 
 def fingerprint(record: dict[str, Any]) -> str:
     """What a step computes, as a short hash: equal for records between which `changed_fields` finds no difference."""
-    fields = {name: value for name, value in _flat(record["spec"]).items() if not _is_operational(name)}
-    return hashlib.sha256(json.dumps([fields, record["code"]], sort_keys=True).encode()).hexdigest()[:10]
+    return _hash([_computed(record), record["code"]])
+
+
+def fields_fingerprint(record: dict[str, Any]) -> str:
+    """The same without the code behind the functions' names: equal for records that differ in `code_alone`."""
+    named = {
+        name: value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
+        for name, value in _computed(record).items()
+    }
+    return _hash(named)
+
+
+def _computed(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in _flat(record["spec"]).items() if not _is_operational(name)}
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _is_operational(field: str) -> bool:

@@ -49,6 +49,10 @@ class Receipt:
     generation: int = 1
     cluster: str = ""
 
+    def job_url(self, dashboard_url: str = "") -> str:
+        """The job's page. `dashboard_url`: where a person reaches the dashboard, when that is not `address`."""
+        return f"{(dashboard_url or self.address).rstrip('/')}/#/jobs/{self.submission_id}"
+
 
 @dataclass(frozen=True)
 class AttemptEnd:

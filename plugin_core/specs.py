@@ -8,8 +8,9 @@ variable of the cluster instead.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -207,6 +208,13 @@ class StepSpec(Model):
         update = {"name": name, "storage_path": self.run_config.storage_path or storage_path}
         return self.model_copy(update={"run_config": self.run_config.model_copy(update=update)})
 
+    def with_runtime_env(self, base: dict[str, Any]) -> Self:
+        """This spec over a cluster's own `runtime_env`: its fields win, and of `env_vars` its variables."""
+        merged = {**base, **self.runtime_env}
+        if variables := {**base.get("env_vars", {}), **self.runtime_env.get("env_vars", {})}:
+            merged["env_vars"] = variables
+        return self.model_copy(update={"runtime_env": merged})
+
 
 class TrainSpec(StepSpec):
     """Distributed training on Ray Train.
@@ -298,3 +306,20 @@ def load_spec(path: str | Path) -> StepSpec:
     if not isinstance(data, dict):
         raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON that holds a mapping of fields")
     return parse_spec(data)
+
+
+def as_spec(value: Any, accepted: type[StepSpec], folder: str | Path | None = None) -> StepSpec:
+    """What an engine's user gave as a spec: a spec, a dict of its fields, or a YAML or JSON file (looked up in `folder`).
+
+    `accepted`: the kind that is wanted, which a dict need not name. Raises SpecError.
+    """
+    if isinstance(value, (str, os.PathLike)):
+        spec = load_spec(Path(folder or ".", value))
+    elif isinstance(value, Mapping):
+        kind = accepted.model_fields.get("kind")
+        spec = parse_spec({**({"kind": kind.default} if kind else {}), **value})
+    else:
+        spec = parse_spec(value)
+    if not isinstance(spec, accepted):
+        raise SpecError(f"kind: given {spec.kind!r}; accepted here is {accepted.__name__}")  # type: ignore[attr-defined]
+    return spec

@@ -1,9 +1,9 @@
-"""Ray training steps as Prefect tasks: `train`, `evaluate`, `batch_infer`.
+"""Ray training steps in Prefect: tasks, blocks, hooks and automations.
 
     from prefect import flow
     from prefect_integration import train
 
-Nothing is imported here: Prefect's server imports this module, and the tasks load on first use.
+Nothing is imported here: the names load on first use.
 """
 
 from __future__ import annotations
@@ -12,14 +12,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from prefect_integration.automations import create_recovery_automations as create_recovery_automations
+    from prefect_integration.blocks import RayCluster as RayCluster
+    from prefect_integration.blocks import RayTrainJob as RayTrainJob
+    from prefect_integration.blocks import RayTrainJobRun as RayTrainJobRun
+    from prefect_integration.hooks import cancel_ray_jobs as cancel_ray_jobs
+    from prefect_integration.hooks import report_ray_jobs as report_ray_jobs
+    from prefect_integration.tasks import abatch_infer as abatch_infer
+    from prefect_integration.tasks import aevaluate as aevaluate
+    from prefect_integration.tasks import atrain as atrain
     from prefect_integration.tasks import batch_infer as batch_infer
     from prefect_integration.tasks import evaluate as evaluate
     from prefect_integration.tasks import train as train
 
-__all__ = ["batch_infer", "evaluate", "train"]
+_HOMES = {
+    "automations": "create_recovery_automations",
+    "blocks": "RayCluster RayTrainJob RayTrainJobRun",
+    "hooks": "cancel_ray_jobs report_ray_jobs",
+    "tasks": "abatch_infer aevaluate atrain batch_infer evaluate train",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module 'prefect_integration' has no attribute {name!r}")
-    return getattr(importlib.import_module("prefect_integration.tasks"), name)
+    return getattr(importlib.import_module(f"prefect_integration.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """With the names that load on first use: `prefect block register -m prefect_integration` looks here."""
+    return [*globals(), *__all__]

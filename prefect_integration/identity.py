@@ -2,75 +2,131 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.context import FlowRunContext
-from prefect.states import State
+from prefect.context import FlowRunContext, TaskRunContext
 
 from plugin_core.errors import SpecError
-from plugin_core.record import fingerprint, make_record
+from plugin_core.record import fields_fingerprint, fingerprint, make_record
 from plugin_core.rundir import run_name
 from plugin_core.specs import StepSpec
 
+SpecT = TypeVar("SpecT", bound=StepSpec)
 
-def named(spec: StepSpec, key: str | None) -> StepSpec:
+
+@dataclass(frozen=True)
+class Call:
+    """Where in Prefect a step is called.
+
+    `flow_runs`: from the root to the one that calls; empty outside a flow. `path`: the subflows on the way, by name and
+    number of the call. `executions`: which execution of each flow run this is, counted from 1. `nested`: called from inside
+    another task.
+    """
+
+    flow_runs: tuple[UUID, ...] = ()
+    path: tuple[str, ...] = ()
+    executions: tuple[int, ...] = ()
+    flow_name: str = ""
+    task_run_id: UUID | None = None
+    task_run_name: str = ""
+    nested: bool = False
+
+    @classmethod
+    def here(cls) -> Call:
+        """This code's place. Blocks: in a subflow it asks the server for the flow runs above."""
+        task, flow = TaskRunContext.get(), FlowRunContext.get()
+        own = (task.task_run.id, task.task_run.name) if task else (None, "")
+        nested = bool(task and task.task_run.task_inputs.get("__parents__"))
+        if flow is None or flow.flow_run is None:
+            return cls(task_run_id=own[0], task_run_name=own[1], nested=nested)
+        flow_run, path = flow.flow_run, []
+        ids, executions = [flow_run.id], [flow_run.run_count]
+        if flow_run.parent_task_run_id is not None:
+            with get_client(sync_client=True) as client:
+                while flow_run.parent_task_run_id is not None:
+                    call = client.read_task_run(flow_run.parent_task_run_id)
+                    # a subflow called from a task has a random key instead of a number
+                    number = f"-{call.dynamic_key}" if call.dynamic_key.isdigit() else ""
+                    path.insert(0, client.read_flow(flow_run.flow_id).name + number)
+                    if call.flow_run_id is None:
+                        break
+                    flow_run = client.read_flow_run(call.flow_run_id)
+                    ids.insert(0, flow_run.id)
+                    executions.insert(0, flow_run.run_count)
+        name = flow.flow.name if flow.flow else ""
+        return cls(tuple(ids), tuple(path), tuple(executions), name, *own, nested)
+
+    @property
+    def root(self) -> str:
+        """Stays the same over all retries, of tasks and of flows; "" outside a flow."""
+        return str(self.flow_runs[0]) if self.flow_runs else ""
+
+
+def named(spec: SpecT, key: str | None, call: Call) -> SpecT:
     """The spec under its own run name, or under one that is the same at every retry.
 
     The name is `<root flow run id>--<subflows on the way>--<key>`. Task run ids and try counts are no part of it, since a
     flow's retry makes new ones; nor is the flow run id of a subflow, since the parent's retry makes a new one. A subflow
     stands there by its name and Prefect's number of the call.
 
-    Without a `key`, it is the kind of the step and a hash of what the spec computes: mapped tasks get a run each, two equal
-    specs share one, and a changed spec or train loop begins a new one. With a `key`, the key alone decides: the
-    same key with another spec is refused, so a changed step never runs beside the one it replaces.
+    Without a `key`, it is the kind of the step and a hash of the spec's fields (functions by their names): mapped tasks
+    get a run each, and two equal specs share one. The code behind the functions is no part of it: a flow that is started
+    again with newer code finds the job that still lives. With a `key`, the key alone decides: the same key with other
+    fields is refused, so a changed step never runs beside the one it replaces.
+
+    Raises SpecError where the name is that of another step in the same flow run.
     """
+    record, _, _ = make_record(spec)
+    named_spec = spec.with_name(run_name_of(spec, record, key, call))
+    _claim(named_spec, key, fingerprint(record), call)
+    return named_spec
+
+
+def run_name_of(spec: StepSpec, record: dict[str, Any], key: str | None, call: Call) -> str:
+    """The name alone (see `named`); `record` is the spec's."""
     if spec.run_config.name:
-        return spec
-    ids = _root_and_path()
-    if ids is None:
+        return spec.run_config.name
+    if not call.flow_runs:
         raise SpecError("run_config.name: missing; outside a flow run it has to be given")
-    if key is None:
-        record, _, _ = make_record(spec)
-        key = f"{record['kind']}-{fingerprint(record)}"
-    return spec.with_name(run_name(*ids, key))
+    if key is not None and not key.strip():
+        raise SpecError(f"key: given {key!r}; accepted is a word that names the step within its flow")
+    name = key if key is not None else f"{record['kind']}-{fields_fingerprint(record)}"
+    return run_name(call.root, *call.path, name)
 
 
-def _root_and_path() -> list[str] | None:
-    """The root flow run's id and the subflows from there to here, by name and number of call."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return None
-    flow_run, path = context.flow_run, []
-    if flow_run.parent_task_run_id is None:
-        return [str(flow_run.id)]
-    with get_client(sync_client=True) as client:
-        while flow_run.parent_task_run_id is not None:
-            call = client.read_task_run(flow_run.parent_task_run_id)
-            # a subflow called from a task has a random key instead of a number
-            number = f"-{call.dynamic_key}" if call.dynamic_key.isdigit() else ""
-            path.insert(0, client.read_flow(flow_run.flow_id).name + number)
-            if call.flow_run_id is None:
-                break
-            flow_run = client.read_flow_run(call.flow_run_id)
-    return [str(flow_run.id), *path]
+@dataclass(frozen=True)
+class _Claim:
+    call: Call
+    step: str
 
 
-def cancel_requested() -> bool:
-    """Whether the server has this flow run, or one above it, as cancelled or about to be."""
-    context = FlowRunContext.get()
-    if context is None or context.flow_run is None:
-        return False
-    flow_run_id: UUID | None = context.flow_run.id
-    with get_client(sync_client=True) as client:
-        while flow_run_id is not None:
-            flow_run = client.read_flow_run(flow_run_id)
-            if _is_cancel(flow_run.state):
-                return True
-            parent = flow_run.parent_task_run_id
-            flow_run_id = client.read_task_run(parent).flow_run_id if parent else None
-    return False
+#: Which task runs of this process have which run name. Two steps under one name in two processes are found by the core,
+#: where their specs differ (`SpecChangedError`).
+_claims: dict[tuple[str, str], _Claim] = {}
+_claims_lock = threading.Lock()
 
 
-def _is_cancel(state: State | None) -> bool:
-    return state is not None and (state.is_cancelling() or state.is_cancelled())
+def _claim(spec: StepSpec, key: str | None, step: str, call: Call) -> None:
+    if not call.flow_runs:
+        return
+    name = spec.run_config.name or ""
+    with _claims_lock:
+        before = _claims.get((call.root, name))
+        if before is None or before.call.executions != call.executions:  # the first, or the first of a flow's retry
+            _claims[call.root, name] = _Claim(call, step)
+            return
+    if before.call.task_run_id == call.task_run_id is not None:
+        return
+    # a task that is called again by a task which is tried again is the same step, and so is a job block's `trigger`
+    again = before.call.nested or call.nested or call.task_run_id is None
+    if before.step == step and (key is None or again):
+        return
+    field, given = ("key", key) if key is not None else ("run_config.name", name)
+    raise SpecError(
+        f"{field}: given {given!r} for the task run {call.task_run_name!r}, but it names the step of the task run"
+        f" {before.call.task_run_name!r} in this flow run; accepted is a key of its own for each, as train(spec, key='fit')"
+    )

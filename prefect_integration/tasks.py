@@ -1,29 +1,34 @@
-"""The tasks. Each takes a spec and a cluster and returns the typed result; the core does the work.
+"""The tasks. Each takes a spec and a cluster and returns the typed result; `atrain` and its kin are awaited.
 
-What a task adds to `plugin_core.run`: the run's name out of the flow run, the core's events in the task run's log, a cancel
-in Prefect as a cancel of the run, and no retry of an error that a retry cannot cure.
+What a task adds to `plugin_core.run`: the run's name out of the flow run, the core's events in the task run's log and as
+artifacts, a cancel in Prefect as a cancel of the run, and no retry of an error that a retry cannot cure.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, TypeVar, cast
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import TaskRun
-from prefect.exceptions import TerminationSignal
-from prefect.states import State
+from prefect.context import TaskRunContext
+from prefect.states import Cancelled, State
 
-from plugin_core.clusters import Cluster, LocalCluster
-from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.errors import RayTrainWorkflowsError, StepCancelledError
+from plugin_core.record import fingerprint, make_record
 from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, TrainResult
-from plugin_core.rundir import RunDir
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec
-from plugin_core.supervisor import Event, cancel, run
-from prefect_integration.identity import cancel_requested, named
+from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec, as_spec
+from prefect_integration.identity import Call, run_name_of
+from prefect_integration.step import Step
 
-SpecT = TypeVar("SpecT", bound=StepSpec)
+if TYPE_CHECKING:
+    from plugin_core.clusters import Cluster
+    from prefect_integration.blocks import RayCluster
+
+#: What a task takes as its spec: the spec, a dict of its fields, or the path of a YAML or JSON file.
+Given = StepSpec | Mapping[str, Any] | str
 
 
 def retry_makes_sense(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -31,60 +36,93 @@ def retry_makes_sense(task: Task[..., Any], task_run: TaskRun, state: State[Any]
     return bool(getattr(state.data, "retryable", True))
 
 
-#: Stored for the task run itself and for no other: the run directory is the memory. A task that is called again with the
-#: same name and spec returns the stored result at once, or goes on with the live job; a cache of Prefect's own would
-#: only be a second truth. (With NO_CACHE Prefect does not store a result at all.)
-_STORE_ONLY = CachePolicy.from_cache_key_fn(lambda context, parameters: f"raytrain-{context.task_run.id}")
+def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
+    """Prefect's cache holds for the same step in the same flow run: its run's name, and what it computes. The cluster is no
+    part of it. Outside a flow nothing is cached, and the run directory answers."""
+    call = Call.here()
+    if not call.flow_runs:
+        return f"raytrain-{context.task_run.id}"
+    try:
+        spec = as_spec(parameters["spec"], StepSpec)
+        record, _, _ = make_record(spec)
+        step = [call.root, run_name_of(spec, record, parameters.get("key"), call), fingerprint(record)]
+    except RayTrainWorkflowsError:
+        return None  # the task itself raises it
+    return f"raytrain-{hashlib.sha256(repr(step).encode()).hexdigest()[:32]}"
+
 
 _OPTIONS: dict[str, Any] = {
     "retry_condition_fn": retry_makes_sense,
     "persist_result": True,
     "result_serializer": "json",
-    "cache_policy": _STORE_ONLY,
+    "cache_policy": CachePolicy.from_cache_key_fn(result_key),
 }
 
 
 @task(name="train", **_OPTIONS)
-def train(spec: TrainSpec, cluster: Cluster | None = None, key: str | None = None) -> TrainResult:
+def train(spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TrainResult:
     """Train on `cluster` (default: the embedded local one); `key` names the step within its flow (see `identity.named`)."""
-    return cast(TrainResult, _run(spec, cluster, key))
+    return cast(TrainResult, _run(spec, TrainSpec, cluster, key))
 
 
 @task(name="evaluate", **_OPTIONS)
-def evaluate(spec: EvaluateSpec, cluster: Cluster | None = None, key: str | None = None) -> EvaluationResult:
+def evaluate(
+    spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> EvaluationResult:
     """Evaluate a checkpoint; a broken threshold makes the result's `passed` false, and not the task fail."""
-    return cast(EvaluationResult, _run(spec, cluster, key))
+    return cast(EvaluationResult, _run(spec, EvaluateSpec, cluster, key))
 
 
 @task(name="batch_infer", **_OPTIONS)
-def batch_infer(spec: BatchInferSpec, cluster: Cluster | None = None, key: str | None = None) -> BatchInferResult:
+def batch_infer(
+    spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> BatchInferResult:
     """Predict over a dataset with a checkpoint and write parquet."""
-    return cast(BatchInferResult, _run(spec, cluster, key))
+    return cast(BatchInferResult, _run(spec, BatchInferSpec, cluster, key))
 
 
-def _run(spec: StepSpec, cluster: Cluster | None, key: str | None) -> AnyResult:
-    logger = get_run_logger()
+@task(name="train", **_OPTIONS)
+async def atrain(
+    spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> TrainResult:
+    """`train`, to be awaited."""
+    return cast(TrainResult, await _arun(spec, TrainSpec, cluster, key))
 
-    def show(event: Event) -> None:
-        for line in event.text.splitlines():
-            logger.info(line)
 
-    spec, where = named(spec, key), cluster or LocalCluster()
-    rundir = RunDir.of(spec)
-    logger.info("run directory: %s", rundir.uri)
+@task(name="evaluate", **_OPTIONS)
+async def aevaluate(
+    spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> EvaluationResult:
+    """`evaluate`, to be awaited."""
+    return cast(EvaluationResult, await _arun(spec, EvaluateSpec, cluster, key))
+
+
+@task(name="batch_infer", **_OPTIONS)
+async def abatch_infer(
+    spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> BatchInferResult:
+    """`batch_infer`, to be awaited."""
+    return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
+
+
+def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult | State[Any]:
+    step = Step(spec, accepted, cluster, key, get_run_logger())
     try:
-        return run(spec, where, show).reference()
-    except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal) as exc:
-        # a SIGTERM without a cancel (a pod evicted, a worker restarted) is a crash: the job goes on and a retry finds it
-        if not isinstance(exc, TerminationSignal) or cancel_requested():
-            logger.warning("cancelling %s", rundir.uri)
-            _cancel(rundir, where)
-        raise
+        return step.run_sync().reference()
+    except StepCancelledError as exc:
+        return _cancelled(step, exc)
 
 
-def _cancel(rundir: RunDir, cluster: Cluster) -> None:
+async def _arun(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult | State[Any]:
+    step = Step(spec, accepted, cluster, key, get_run_logger())
     try:
-        outcome = cancel(rundir, cluster)
-    except RayTrainWorkflowsError as exc:
-        outcome = exc.message
-    get_run_logger().warning("%s: %s", rundir.uri, outcome)
+        return (await step.run_async()).reference()
+    except StepCancelledError as exc:
+        return _cancelled(step, exc)
+
+
+def _cancelled(step: Step, exc: StepCancelledError) -> State[Any]:
+    """A task of a cancelled flow run is cancelled; one whose run somebody else cancelled has failed."""
+    if step.cancelled_by is None:
+        raise exc
+    return Cancelled(message=exc.message)

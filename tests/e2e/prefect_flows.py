@@ -11,12 +11,12 @@ from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 
-import prefect_integration.tasks
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage import Location
 from plugin_core.supervisor import Event
-from prefect_integration import batch_infer, evaluate, train
+from prefect_integration import atrain, batch_infer, evaluate, train
+from prefect_integration.step import Step
 from tests import steps_for_tests as steps
 
 
@@ -66,21 +66,17 @@ def chain(storage: str) -> None:
 @flow
 async def fails_once(storage: str) -> None:
     """The task fails for want of its cluster while its job runs on, and is tried again."""
-    core_run = prefect_integration.tasks.run
-    failed = False
+    tell, failed = Step._tell, False
 
-    def run(spec: Any, cluster: Any, listener: Any) -> Any:
-        def fail_at_report(event: Event) -> None:
-            nonlocal failed
-            listener(event)
-            if event.kind == "report" and not failed:
-                failed = True
-                raise ClusterUnreachableError("the cluster does not answer")
+    def fail_at_report(step: Step, event: Event) -> None:
+        nonlocal failed
+        tell(step, event)
+        if event.kind == "report" and not failed:
+            failed = True
+            raise ClusterUnreachableError("the cluster does not answer")
 
-        return core_run(spec, cluster, fail_at_report)
-
-    prefect_integration.tasks.run = run
-    train.with_options(retries=1)(training(storage, sleep_s=2), key="fit")
+    Step._tell = fail_at_report
+    await atrain.with_options(retries=1)(training(storage, sleep_s=2), key="fit")
 
 
 @flow

@@ -127,7 +127,7 @@ def test_a_wrong_field_is_refused_before_anything_is_submitted_and_not_retried(f
 
 def test_a_spec_of_another_kind_is_refused(fake: FakeCluster) -> None:
     operator = RayEvaluateOperator(task_id="evaluate", spec=TrainSpec(train_loop_per_worker=loop), ray_conn_id="fake")
-    with pytest.raises(AirflowFailException, match="kind: given 'train'; RayEvaluateOperator accepts EvaluateSpec"):
+    with pytest.raises(AirflowFailException, match="kind: given 'train'; accepted here is EvaluateSpec"):
         operator.execute({"ti": task_instance()})
 
 

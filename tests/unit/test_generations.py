@@ -78,12 +78,16 @@ def test_another_spec_is_refused_to_a_retry_and_is_a_new_generation_for_a_person
     assert remark == "generation 2 of the run: the step is asked for again with another train_loop_config.lr"
 
 
-@pytest.mark.parametrize(("request_", "code"), [("monday#0", 1), ("monday#1", 2)])
-def test_mended_code_goes_on_where_the_failed_run_was(tmp_path: Path, request_: str, code: int) -> None:
-    """A person's request with the new code, a retry (somebody deployed meanwhile) with that it began with."""
+@pytest.mark.parametrize(
+    ("request_", "outcome", "code"),
+    [("monday#0", "infrastructure", 1), ("monday#0", "user_error", 2), ("monday#1", "infrastructure", 2)],
+)
+def test_mended_code_goes_on_where_the_failed_run_was(tmp_path: Path, request_: str, outcome: str, code: int) -> None:
+    """A person's request with the new code; a retry (somebody deployed meanwhile) with that it began with, unless that
+    code is what failed."""
     first, _ = lay_down(spec_of(tmp_path, mended(1)), "monday#0")
     first.claim(1, "http://x", "s")
-    first.record_end(1, AttemptEnd("user_error", "ValueError"))
+    first.record_end(1, AttemptEnd(outcome, "why"))
     again, remark = lay_down(spec_of(tmp_path, mended(2)), request_)
     assert again.uri == first.uri
     assert remark.startswith("the code changed since this run began; it goes on with the")

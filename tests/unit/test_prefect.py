@@ -44,8 +44,8 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.parent = SimpleNamespace(flow_run_id=ROOT, dynamic_key="1")
-        self.subflow = SimpleNamespace(id=uuid4(), flow_id=uuid4(), parent_task_run_id=uuid4())
-        self.root = SimpleNamespace(id=ROOT, flow_id=uuid4(), parent_task_run_id=None)
+        self.subflow = SimpleNamespace(id=uuid4(), run_count=1, flow_id=uuid4(), parent_task_run_id=uuid4())
+        self.root = SimpleNamespace(id=ROOT, run_count=1, flow_id=uuid4(), parent_task_run_id=None)
 
     def __enter__(self) -> "FakeServer":
         return self
@@ -68,7 +68,7 @@ def inside(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts the code into a flow run."""
 
     def enter(flow_run: Any, server: Any = None) -> None:
-        context = SimpleNamespace(flow_run=flow_run) if flow_run else None
+        context = SimpleNamespace(flow_run=flow_run, flow=SimpleNamespace(name="retrain")) if flow_run else None
         monkeypatch.setattr(identity.FlowRunContext, "get", lambda: context)
         monkeypatch.setattr(identity, "get_client", lambda sync_client: server)
 
@@ -80,7 +80,7 @@ def training(**fields: Any) -> TrainSpec:
 
 
 def name(spec: Any, key: str | None = None) -> str:
-    return identity.named(spec, key).run_config.name
+    return identity.named(spec, key, identity.Call.here()).run_config.name
 
 
 def test_a_name_of_the_users_own_stays(inside: Any) -> None:
@@ -95,12 +95,12 @@ def test_outside_a_flow_run_the_name_has_to_be_given(inside: Any) -> None:
 
 
 def test_the_name_is_made_of_the_flow_run_and_the_key(inside: Any) -> None:
-    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     assert name(training(), "fit") == f"{ROOT}--fit"
 
 
 def test_without_a_key_equal_specs_have_one_name_and_different_ones_two(inside: Any) -> None:
-    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     specs = [training(train_loop_config={"epochs": epochs}) for epochs in (1, 2, 2)]
     names = [name(spec) for spec in specs]
     assert names[0] != names[1] == names[2]
@@ -108,12 +108,12 @@ def test_without_a_key_equal_specs_have_one_name_and_different_ones_two(inside: 
 
 
 def test_how_long_to_wait_is_no_part_of_the_name(inside: Any) -> None:
-    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     assert name(training()) == name(training(limits=Limits(timeout_s=60)))
 
 
 def test_steps_of_two_kinds_have_two_names(inside: Any) -> None:
-    inside(SimpleNamespace(id=ROOT, parent_task_run_id=None))
+    inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     evaluation = EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint="/checkpoint")
     assert name(evaluation).startswith(f"{ROOT}--evaluate-")
 

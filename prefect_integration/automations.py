@@ -1,0 +1,97 @@
+"""Recovery without hands: what makes Prefect start a flow run again whose process, or whose runner, is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from prefect.automations import Automation
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import StateType
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+from plugin_core.errors import SpecError
+
+#: Prefect sends a flow run's heartbeat every 30 s at the most (MINIMUM_HEARTBEAT_INTERVAL in its flow_engine.py); three
+#: missing ones are a death.
+MISSING_HEARTBEAT_S = 90.0
+_SILENT, _CRASHED = "silent flow runs have crashed", "crashed flow runs go on"
+
+
+def create_recovery_automations(
+    deployments: Sequence[str] = (),
+    *,
+    max_runs: int = 5,
+    missing_heartbeat_s: float = MISSING_HEARTBEAT_S,
+    name: str = "ray-train-workflows",
+) -> list[Automation]:
+    """Create (or bring up to date) two automations of the names `<name>: …`, and return them.
+
+    The first says Crashed of a flow run whose heartbeat is missing for `missing_heartbeat_s`; the second schedules a
+    crashed one again, until it has run `max_runs` times. The flow run stays the same one, so its steps attach to the jobs
+    that still live. `deployments`: "flow/deployment" names; none: all of them.
+
+    The flow's process has to send heartbeats: set PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 where it runs. Raises SpecError for
+    a deployment that is not there, and for numbers out of range.
+    """
+    if max_runs < 1:
+        raise SpecError(f"max_runs: given {max_runs}; accepted is a whole number ≥ 1")
+    if missing_heartbeat_s < 60:
+        raise SpecError(
+            f"missing_heartbeat_s: given {missing_heartbeat_s:g}; accepted is ≥ 60 (Prefect sends one every 30 s)"
+        )
+    with get_client(sync_client=True) as client:
+        ids = [_deployment(client, deployment) for deployment in deployments]
+    related = {"prefect.resource.role": "deployment", "prefect.resource.id": ids or "prefect.deployment.*"}
+    silent = AutomationCore(
+        name=f"{name}: {_SILENT}",
+        description=f"A flow run of a deployment without a heartbeat for {missing_heartbeat_s:g} s is Crashed.",
+        trigger=EventTrigger(
+            after={"prefect.flow-run.heartbeat"},
+            expect={"prefect.flow-run.*"},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related=related,
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=missing_heartbeat_s),
+        ),
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message="no heartbeat of its process")],
+    )
+    crashed = AutomationCore(
+        name=f"{name}: {_CRASHED}",
+        description=f"A crashed flow run of a deployment is scheduled again, until it has run {max_runs} times.",
+        trigger=EventTrigger(
+            expect={"prefect.flow-run.Crashed"},
+            # the guard: the count of the runs that were begun is a label of the event
+            match={"prefect.resource.id": "prefect.flow-run.*", "prefect.run-count": [str(n) for n in range(max_runs)]},
+            match_related=related,
+            for_each={"prefect.resource.id"},
+            posture=Posture.Reactive,
+            threshold=1,
+        ),
+        actions=[
+            ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message="it goes on", force=True),
+        ],
+    )
+    return [_kept(automation) for automation in (silent, crashed)]
+
+
+def _deployment(client: object, name: str) -> str:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return f"prefect.deployment.{client.read_deployment_by_name(name).id}"  # type: ignore[attr-defined]
+    except (ObjectNotFound, ValueError) as exc:
+        raise SpecError(f"deployments: given {name!r}, which is none; accepted are names like 'flow/deployment'") from exc
+
+
+def _kept(wanted: AutomationCore) -> Automation:
+    with get_client(sync_client=True) as client:
+        there = client.read_automations_by_name(wanted.name)
+    if not there:
+        return Automation(**wanted.model_dump()).create()
+    automation = Automation(id=there[0].id, **wanted.model_dump())
+    automation.update()
+    return automation

@@ -1,0 +1,164 @@
+"""Blocks: a Ray cluster by name, and a training job that is stored as a whole."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from prefect.blocks.abstract import JobBlock, JobRun
+from prefect.blocks.core import Block
+from prefect.types import SecretDict
+from pydantic import Field, HttpUrl, SecretStr, model_validator
+
+from plugin_core.clusters import Cluster, LocalCluster
+from plugin_core.clusters import RayCluster as CoreCluster
+from plugin_core.doctor import describe
+from plugin_core.errors import SpecError
+from plugin_core.results import AnyResult
+from plugin_core.specs import StepSpec, as_spec
+from plugin_core.sync import run_sync
+from prefect_integration.step import Step
+
+_DOCUMENTATION = HttpUrl("https://docs.ray.io/en/latest/cluster/running-applications/job-submission/index.html")
+
+
+class RayCluster(Block):
+    """Where training steps run: an existing Ray cluster by its address, or the embedded local one.
+
+    Example:
+        Load a stored cluster and train on it:
+        ```python
+        from prefect_integration import RayCluster, train
+
+        cluster = RayCluster.load("BLOCK_NAME")
+        result = train(spec, cluster=cluster)
+        ```
+    """
+
+    _block_type_name = "Ray Cluster"
+    _block_type_slug = "ray-cluster"
+    _documentation_url = _DOCUMENTATION
+
+    address: str | None = Field(None, description="URL of the cluster's dashboard, as http://ray-head:8265.")
+    local: bool = Field(False, description="Use the embedded cluster of the machine that runs the flow.")
+    token: SecretStr | None = Field(None, description="Ray auth token; without it RAY_AUTH_TOKEN of the environment.")
+    headers: SecretDict | None = Field(None, description="HTTP headers for each request, for a proxy in between.")
+    verify: bool = Field(True, description="Verify the certificate of an https address.")
+    ca_file: str | None = Field(None, description="File with the CA certificates to verify against.")
+    runtime_env: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Ray runtime_env under that of each step; kept in the run directory, so no place for secrets.",
+    )
+    autoscaling: bool = Field(False, description="Nodes may come later: wait instead of refusing what does not fit.")
+    python: str = Field("python", description="The Python on the cluster that has ray-train-workflows installed.")
+    dashboard_url: str | None = Field(None, description="Where a person's browser reaches the dashboard, for links.")
+    num_cpus: int | None = Field(None, description="Local: CPUs to advertise when this starts the cluster.")
+    num_gpus: int | None = Field(None, description="Local: GPUs to advertise when this starts the cluster.")
+    idle_timeout_s: float = Field(300.0, gt=0, description="Local: seconds without a job after which it stops.")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if bool(self.address) == self.local:
+            given = "both address and local=True" if self.local else "neither"
+            raise ValueError(
+                f"address: given {given}; accepted is a URL like http://host:8265, or local=True for the embedded cluster"
+            )
+        self.get_cluster()
+        return self
+
+    def get_cluster(self) -> Cluster:
+        """The cluster as the core knows it."""
+        if not self.address:
+            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s)
+        return CoreCluster(
+            self.address,
+            token=self.token.get_secret_value() if self.token else None,
+            headers={k: str(v) for k, v in self.headers.get_secret_value().items()} if self.headers else {},
+            verify=self.ca_file or self.verify,
+            autoscaling=self.autoscaling,
+            python=self.python,
+        )
+
+    def test(self) -> str:
+        """What the cluster is, in one line. Raises ClusterUnreachableError or ClusterRefusedError."""
+        return run_sync(self.atest())
+
+    async def atest(self) -> str:
+        """`test`, for asynchronous code."""
+        return await describe(self.get_cluster())
+
+
+class RayTrainJob(JobBlock[AnyResult]):
+    """A step on a Ray cluster (training, evaluation or batch inference), stored as data.
+
+    Example:
+        Load a stored job, run it and use its result:
+        ```python
+        from prefect_integration import RayTrainJob
+
+        job = RayTrainJob.load("BLOCK_NAME")
+        run = job.trigger()
+        run.wait_for_completion()
+        checkpoint = run.fetch_result().checkpoint
+        ```
+    """
+
+    _block_type_name = "Ray Train Job"
+    _block_type_slug = "ray-train-job"
+    _documentation_url = _DOCUMENTATION
+
+    spec: dict[str, Any] = Field(
+        default=..., description="The step's fields, functions as 'package.module:function', as in a YAML spec."
+    )
+    cluster: RayCluster | None = Field(None, description="Where it runs; without it the embedded local cluster.")
+    key: str | None = Field(None, description="Names the step within a flow; outside one the spec has run_config.name.")
+
+    @model_validator(mode="after")
+    def _is_a_spec(self) -> Self:
+        as_spec(self.spec, StepSpec)
+        return self
+
+    def trigger(self) -> RayTrainJobRun:  # type: ignore[override]
+        """Submit the job, or find the one that this flow run submitted before. Raises SpecError and its kin."""
+        return run_sync(self.atrigger())
+
+    async def atrigger(self) -> RayTrainJobRun:
+        """`trigger`, for asynchronous code."""
+        step = Step(self.spec, StepSpec, self.cluster, self.key, self.logger)
+        await step.submit()
+        return RayTrainJobRun(step)
+
+
+class RayTrainJobRun(JobRun[AnyResult]):
+    """A step that was triggered. It goes on when this process dies; `trigger` finds it again."""
+
+    def __init__(self, step: Step):
+        self._step = step
+        self._result: AnyResult | None = None
+
+    @property
+    def run_directory(self) -> str:
+        """The URI of the run's directory."""
+        return self._step.rundir.uri
+
+    def wait_for_completion(self) -> None:  # type: ignore[override]
+        """Follow the job to its end, its reports and log in this logger. Raises StepError and its kin as the tasks do."""
+        self._result = self._step.run_sync()
+
+    async def await_for_completion(self) -> None:
+        """`wait_for_completion`, for asynchronous code."""
+        self._result = await self._step.run_async()
+
+    def fetch_result(self) -> AnyResult:  # type: ignore[override]
+        """The typed result. Raises SpecError while there is none."""
+        found = self._result or self._step.rundir.result()
+        if found is None:
+            raise SpecError(f"run: given {self.run_directory!r}, which has no result yet; accepted is one that is over")
+        return found.reference()
+
+    def cancel(self) -> str:
+        """Stop the job and wait until its processes are gone; "cancelled", or "finished" when it was over before."""
+        return run_sync(self._step.acancel())
+
+    async def acancel(self) -> str:
+        """`cancel`, for asynchronous code."""
+        return await self._step.acancel()

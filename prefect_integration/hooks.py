@@ -1,0 +1,96 @@
+"""Hooks for a flow: what a runner does for the steps of a flow run whose process is gone.
+
+    @flow(on_cancellation=[cancel_ray_jobs], on_crashed=[report_ray_jobs])
+
+Prefect calls them in the runner's process; the steps are found by the flow run's id alone, also those of its subflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    ArtifactFilterType,
+    FlowRunFilter,
+    FlowRunFilterParentFlowRunId,
+)
+from prefect.logging.loggers import flow_run_logger
+
+from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.rundir import RunDir
+from plugin_core.supervisor import acancel
+from plugin_core.sync import run_sync
+from prefect_integration.visibility import STEP
+
+
+@dataclass(frozen=True)
+class StepOfFlowRun:
+    """A step that a flow run called: its run directory, and where it runs."""
+
+    rundir: RunDir
+    cluster: Cluster
+
+
+def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
+    """The steps that this flow run and its subflows called, each once. Raises what Prefect's client raises."""
+    with get_client(sync_client=True) as client:
+        ids = [flow_run_id, *_subflows(client, flow_run_id)]
+        kept = client.read_artifacts(
+            artifact_filter=ArtifactFilter(
+                type=ArtifactFilterType(any_=[STEP]), flow_run_id=ArtifactFilterFlowRunId(any_=ids)
+            )
+        )
+    by_uri: dict[str, Any] = {artifact.data["run"]: artifact.data["cluster"] for artifact in kept}
+    return [StepOfFlowRun(RunDir.at(uri), _cluster(data)) for uri, data in by_uri.items()]
+
+
+def cancel_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
+    """For `on_cancellation` (or `on_crashed`, where a crash is to stop the jobs): stop each job of the flow run's steps and
+    wait until its processes are gone. A cluster that cannot be reached does not matter: the drivers read the intent."""
+    logger = flow_run_logger(flow_run, flow)
+    for step in steps_of(flow_run.id):
+        try:
+            outcome = run_sync(acancel(step.rundir, step.cluster))
+        except RayTrainWorkflowsError as exc:
+            outcome = exc.message
+        logger.info("%s: %s", step.rundir.uri, outcome)
+
+
+def report_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
+    """For `on_crashed`: say which jobs go on, and how to go on with them or stop them."""
+    logger = flow_run_logger(flow_run, flow)
+    for step in steps_of(flow_run.id):
+        try:
+            over = step.rundir.result() is not None or step.rundir.end(step.rundir.latest()) is not None
+        except RayTrainWorkflowsError as exc:
+            logger.warning("%s: %s", step.rundir.uri, exc.message)
+            continue
+        if not over:
+            logger.warning(
+                "%s goes on: `prefect flow-run retry %s` attaches to it, `raytrain cancel '%s'` stops it",
+                step.rundir.uri,
+                flow_run.id,
+                step.rundir.uri,
+            )
+
+
+def _subflows(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[UUID]:
+    parents = FlowRunFilterParentFlowRunId(any_=[flow_run_id])
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents)):
+        yield run.id
+        yield from _subflows(client, run.id)
+
+
+def _cluster(data: dict[str, Any]) -> Cluster:
+    if name := data.get("block"):
+        from prefect_integration.blocks import RayCluster as Block
+
+        return Block.load(name).get_cluster()
+    return RayCluster(**data) if data else LocalCluster()

@@ -1,0 +1,237 @@
+"""One step as Prefect calls it: named after the flow run, followed in the run's log, cancelled with the flow run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.states import Cancelled
+
+from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.errors import RayTrainWorkflowsError, SpecError, StepCancelledError, StepError
+from plugin_core.generations import newest
+from plugin_core.results import AnyResult
+from plugin_core.rundir import RunDir
+from plugin_core.specs import StepSpec, as_spec
+from plugin_core.supervisor import Event, Supervisor, acancel, prepare
+from plugin_core.sync import in_thread, run_sync
+from prefect_integration.identity import Call, named
+from prefect_integration.visibility import Board, show_asset
+
+#: Seconds between two looks at the flow run's state: Prefect interrupts neither a submitted nor a mapped task, nor a flow
+#: without a runner.
+CANCEL_POLL_S = 3.0
+#: What talking to Prefect's server may fail with. It says nothing about the job, which goes on.
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
+
+
+class Step:
+    """A step in the flow run (and task run) that calls it. `cluster`: the core's, a `RayCluster` block, or None (local).
+
+    Raises SpecError and its kin where the spec, key or cluster is not one.
+    """
+
+    def __init__(self, spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None, logger: Any):
+        self.logger = logger
+        self.given_cluster = cluster
+        self.cluster, runtime_env = _as_cluster(cluster)
+        self._given = self._spec = as_spec(spec, accepted).with_runtime_env(runtime_env)
+        self._key = key
+        self._call: Call | None = None
+        self._rundir: RunDir | None = None
+        self._supervisor: Supervisor | None = None
+        self._board: Board | None = None
+        #: the flow run whose cancel ended this step
+        self.cancelled_by: UUID | None = None
+
+    @property
+    def rundir(self) -> RunDir:
+        if self._rundir is None:
+            raise SpecError("run: the step has not been submitted; accepted is one that was")
+        return self._rundir
+
+    # ---- forward
+
+    async def submit(self) -> None:
+        """Bring the run to where it has an attempt or a result."""
+        supervisor, _, _ = await self._begin()
+        await supervisor.submit()
+
+    async def follow(self) -> AnyResult:
+        """Follow the run to its result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
+        supervisor, board, call = await self._begin()
+        companion = asyncio.create_task(self._accompany(supervisor, board, call))
+        try:
+            result = await supervisor.run()
+        except StepError as exc:
+            await self._tell_prefect(board.finish(None))
+            if self.cancelled_by is not None and isinstance(exc, StepCancelledError):
+                await self._tell_prefect(_close_without_runner(self.cancelled_by))
+            raise
+        finally:
+            companion.cancel()
+            await asyncio.gather(companion, return_exceptions=True)
+        show_asset(self._spec, result)
+        await self._tell_prefect(board.finish(result))
+        return result
+
+    def run_sync(self) -> AnyResult:
+        """`follow`, in a task that Prefect interrupts with a TerminationSignal."""
+        try:
+            return run_sync(self.follow())
+        except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal) as exc:
+            # a SIGTERM without a cancel (a pod evicted, a worker restarted) is a crash: the job goes on, a retry finds it
+            if not isinstance(exc, TerminationSignal) or run_sync(self._cancel_wanted()):
+                run_sync(self._stop())
+            raise
+
+    async def run_async(self) -> AnyResult:
+        """`follow`, in a coroutine that Prefect, or the user's own code, cancels."""
+        terminated = _sigterm_seen()
+        try:
+            return await self.follow()
+        except (asyncio.CancelledError, TerminationSignal):
+            if not terminated.is_set() or await self._cancel_wanted():
+                await self._stop()
+            raise
+
+    async def acancel(self) -> str:
+        """Stop the run, whoever else follows it, and wait until its processes are gone."""
+        return await acancel(self.rundir, self.cluster)
+
+    # ---- how
+
+    async def _begin(self) -> tuple[Supervisor, Board, Call]:
+        if self._supervisor is not None and self._board is not None and self._call is not None:
+            return self._supervisor, self._board, self._call
+        call = self._call = await in_thread(Call.here)
+        spec = self._spec = await in_thread(named, self._given, self._key, call)
+        self._rundir = await in_thread(newest, spec)  # an interrupt from here on has something to cancel
+        self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell)
+        self.logger.info("run directory: %s", self._rundir.uri)
+        dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
+        board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)  # type: ignore[attr-defined]
+        # before the submit: a hook of Prefect's finds the run from here (`hooks`)
+        await self._tell_prefect(board.remember(cluster_data(self.given_cluster)))
+        self._supervisor = Supervisor(
+            self._rundir, self.cluster, listener=self._tell, metadata=_metadata(call), reader=f"prefect-{call.root}"
+        )
+        return self._supervisor, board, call
+
+    def _tell(self, event: Event) -> None:
+        if self._board is not None:
+            self._board.note(event)
+        for line in event.text.splitlines():
+            self.logger.info(line)
+
+    async def _accompany(self, supervisor: Supervisor, board: Board, call: Call) -> None:
+        """Beside the loop: watch for a cancel in Prefect, and show the progress there."""
+        while True:
+            try:
+                async with get_client() as client:
+                    while True:
+                        await asyncio.sleep(CANCEL_POLL_S)
+                        if (found := await _cancelled_flow_run(client, call.flow_runs)) is not None:
+                            self.logger.warning("the flow run is cancelled: stopping %s", self.rundir.uri)
+                            self.cancelled_by = found
+                            supervisor.give_up()
+                            return
+                        await board.publish(client)
+            except SERVER_ERRORS as exc:
+                self.logger.debug("Prefect's server did not answer, the job goes on: %s", exc)
+                await asyncio.sleep(CANCEL_POLL_S)
+
+    async def _cancel_wanted(self) -> bool:
+        try:
+            async with get_client() as client:
+                self.cancelled_by = await _cancelled_flow_run(client, self._call.flow_runs if self._call else ())
+        except SERVER_ERRORS as exc:
+            self.logger.warning("whether the flow run is cancelled could not be read, so the job goes on: %s", exc)
+        return self.cancelled_by is not None
+
+    async def _stop(self) -> None:
+        """Cancel what this call knows of: attempts that somebody begins later are not its own."""
+        if self._rundir is None:
+            return
+        self.logger.warning("cancelling %s", self._rundir.uri)
+        try:
+            outcome = await acancel(self._rundir, self.cluster, await in_thread(self._rundir.latest) or None)
+        except RayTrainWorkflowsError as exc:
+            outcome = exc.message
+        self.logger.warning("%s: %s", self._rundir.uri, outcome)
+
+    async def _tell_prefect(self, telling: Any) -> None:
+        """What is only to be seen in Prefect never fails a training."""
+        try:
+            await telling
+        except (*SERVER_ERRORS, RayTrainWorkflowsError) as exc:
+            self.logger.warning("not shown in Prefect: %s", exc)
+
+
+def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
+    """The core's cluster and the block's `runtime_env`."""
+    if given is None:
+        return LocalCluster(), {}
+    if hasattr(given, "get_cluster"):
+        return given.get_cluster(), given.runtime_env
+    if isinstance(given, str) or not hasattr(given, "connect"):
+        raise SpecError(
+            f"cluster: given {given!r}; accepted is a RayCluster block, plugin_core.RayCluster(address), or None for the"
+            " embedded local cluster"
+        )
+    return given, {}
+
+
+def cluster_data(given: Any) -> dict[str, Any]:
+    """How a hook finds the cluster again: a block by its name, any other without its secrets."""
+    if name := getattr(given, "_block_document_name", None):
+        return {"block": name}
+    cluster, _ = _as_cluster(given)
+    if isinstance(cluster, RayCluster):
+        return {"address": cluster.address, "verify": cluster.verify, "python": cluster.python}
+    return {}
+
+
+def _metadata(call: Call) -> dict[str, str]:
+    ids = {"flow_run": call.flow_runs[-1] if call.flow_runs else "", "task_run": call.task_run_id or ""}
+    return {"orchestrator": "prefect", **{f"prefect_{name}": str(value) for name, value in ids.items() if value}}
+
+
+async def _cancelled_flow_run(client: PrefectClient, ids: Sequence[UUID]) -> UUID | None:
+    """The first of these flow runs, from the root, that is cancelled or about to be."""
+    if not ids:
+        return None
+    runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(ids))))
+    ended = {run.id for run in runs if run.state and (run.state.is_cancelling() or run.state.is_cancelled())}
+    return next((id for id in ids if id in ended), None)
+
+
+async def _close_without_runner(flow_run_id: UUID) -> None:
+    """A runner makes a Cancelling flow run a Cancelled one; in a plain `python flow.py` nobody does."""
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        async with get_client() as client:
+            await client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
+
+
+def _sigterm_seen() -> threading.Event:
+    """Set when this process gets a SIGTERM. Prefect answers one with a TerminationSignal, of which an awaiting coroutine
+    sees no more than a CancelledError, as of Ctrl-C and of the user's own time-outs."""
+    seen = threading.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is threading.main_thread() and callable(before):
+
+        def note(number: int, frame: Any) -> None:
+            seen.set()
+            before(number, frame)
+
+        signal.signal(signal.SIGTERM, note)
+    return seen

@@ -1,0 +1,129 @@
+"""What Prefect shows of a step: progress, links, metrics and report as artifacts, the checkpoint as an asset."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from prefect.artifacts import (
+    Artifact,
+    ImageArtifact,
+    LinkArtifact,
+    MarkdownArtifact,
+    ProgressArtifact,
+    TableArtifact,
+    aupdate_progress_artifact,
+)
+from prefect.assets import Asset
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.context import AssetContext
+
+from plugin_core import report
+from plugin_core.follow import Event
+from plugin_core.progress import Reading
+from plugin_core.record import spec_datasets
+from plugin_core.results import AnyResult
+from plugin_core.rundir import RunDir
+from plugin_core.specs import StepSpec
+from plugin_core.sync import in_thread
+
+#: The type of the artifact that says where a step of a flow run runs; `hooks` reads it.
+STEP = "ray-step"
+#: Prefect shows what stands in an asset's event; the whole is in the run directory.
+_ASSET_METRICS = 20
+
+
+class Board:
+    """A step's artifacts. Their keys are `<flow>-<step's key>-…`, so that the Artifacts page has the history of each.
+
+    `dashboard_url`: where a person reaches Ray's dashboard, when that is not where the flow does.
+    """
+
+    def __init__(self, flow_name: str, key: str, rundir: RunDir, dashboard_url: str = ""):
+        self._slug = re.sub(r"[^a-z0-9]+", "-", f"{flow_name} {key}".lower()).strip("-")
+        self._rundir = rundir
+        self._dashboard_url = dashboard_url
+        self._reading = Reading()
+        self._text = self._shown = ""
+        self._progress_id: Any = None
+        self._attempt = self._linked = 0
+
+    def note(self, event: Event) -> None:
+        """Take in an event; nothing is sent yet."""
+        if event.kind == "report":
+            self._reading, self._text = event.reading, event.text
+        self._attempt = event.data.get("attempt", self._attempt)
+
+    async def remember(self, cluster: dict[str, Any]) -> None:
+        """Where the run is and, as data, its cluster, for whoever cancels it without this process."""
+        data = {"run": self._rundir.uri, "cluster": cluster}
+        await Artifact(type=STEP, description="Where a Ray step of this flow run runs", data=data).acreate()
+
+    async def publish(self, client: PrefectClient) -> None:
+        """Send what is new."""
+        if self._attempt != self._linked:
+            if (receipt := await in_thread(self._rundir.receipt, self._attempt)) is not None:
+                link = receipt.job_url(self._dashboard_url)
+                artifact = LinkArtifact(
+                    key=f"{self._slug}-ray-job",
+                    link=link,
+                    link_text=receipt.submission_id,
+                    description="The step's Ray job",
+                )
+                await artifact.acreate(client)
+            self._linked = self._attempt
+        if self._reading.fraction is not None and self._text != self._shown:
+            await self._show_progress(client, 100 * self._reading.fraction)
+
+    async def _show_progress(self, client: PrefectClient, percent: float) -> None:
+        if self._progress_id is None:
+            progress = ProgressArtifact(key=f"{self._slug}-progress", progress=percent, description=self._text)
+            self._progress_id = (await progress.acreate(client)).id
+        else:
+            await aupdate_progress_artifact(self._progress_id, percent, self._text, client)
+        self._shown = self._text
+
+    async def finish(self, result: AnyResult | None) -> None:
+        """The table of the reports, their plot and a page of Markdown. `result` None: the step failed."""
+        reports = await in_thread(report.read_reports, self._rundir)
+        async with get_client() as client:
+            await self.publish(client)
+            if result is not None and self._progress_id is not None:
+                await self._show_progress(client, 100.0)
+            if reports:
+                rows = report.metric_rows(reports)
+                await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
+            if (png := await in_thread(report.plot_png, reports)) is not None:
+                image = ImageArtifact(key=f"{self._slug}-plot", image_url=report.data_uri(png), description="The metrics")
+                await image.acreate(client)
+            page = await in_thread(report.markdown, self._rundir, result, reports)
+            await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
+
+
+def show_asset(spec: StepSpec, result: AnyResult) -> None:
+    """The result's checkpoint (or its predictions) as an asset of this task run, with what it was made from."""
+    context = AssetContext.get()
+    made = getattr(result, "output", None) or getattr(getattr(result, "checkpoint", None), "uri", None)
+    if context is None or made is None or result.kind == "evaluate":
+        return
+    asset = Asset(key=_asset_key(made))
+    context.downstream_assets.add(asset)
+    metrics = dict(list(result.metrics.items())[:_ASSET_METRICS])
+    context.add_asset_metadata(asset.key, {"run": result.run.uri, "kind": result.kind, "metrics": metrics})
+    context.direct_asset_dependencies |= {Asset(key=_asset_key(place)) for place in _read_places(spec)}
+    context.update_tracked_assets()
+
+
+def _read_places(spec: StepSpec) -> list[str]:
+    places = [path for dataset in spec_datasets(spec).values() for path in _listed(dataset.path)]
+    return places + [ref.uri for name in ("checkpoint", "resume_from") if (ref := getattr(spec, name, None)) is not None]
+
+
+def _listed(path: str | list[str] | None) -> list[str]:
+    return path if isinstance(path, list) else [path] if path else []
+
+
+def _asset_key(place: str) -> str:
+    """A place as Prefect allows it for an asset: a URI without a query, few special characters, at most 512."""
+    uri = place.partition("?")[0] if "://" in place else f"file://{place}"
+    return re.sub(r"[\s#?&%\"'<>\[\]{}|\\^`]", "_", uri)[:512]
