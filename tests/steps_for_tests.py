@@ -32,7 +32,8 @@ def restore() -> dict[str, Any] | None:
 
 
 def counting_loop(config: dict[str, Any]) -> None:
-    """Counts epochs, checkpointing each; kills its own worker once at epoch `die_at`, raises at `raise_at`."""
+    """Counts epochs, checkpointing each; kills its own worker once at epoch `die_at`, raises at `raise_at`, and is done
+    when the file `until` is there."""
     import numpy as np
     import ray.train
 
@@ -47,6 +48,8 @@ def counting_loop(config: dict[str, Any]) -> None:
             raise ValueError(f"the data of epoch {epoch} is bad")
         metrics = {"epoch": epoch, "started_at": start, "loss": np.float32(1 / (epoch + 1)), "nan": float("nan")}
         ray.train.report(metrics, checkpoint=save({"epoch": epoch}))
+        if Path(config.get("until", "/nonexistent")).exists():
+            break
         time.sleep(config.get("sleep_s", 0))
 
 

@@ -1,21 +1,32 @@
-"""Flows as a user writes them, run by `test_prefect.py`: `python -m tests.e2e.prefect_flows FLOW STORAGE [FLOW_RUN_ID]`."""
+"""Flows as a user writes them: `python -m tests.e2e.prefect_flows FLOW STORAGE [FLOW_RUN_ID [WHAT]]`."""
 
 import asyncio
 import inspect
 import sys
+import threading
 from typing import Any
 from uuid import UUID
 
-from prefect import flow
+from prefect import flow, suspend_flow_run
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
+from pydantic import SecretStr
 
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage import Location
 from plugin_core.supervisor import Event
-from prefect_integration import atrain, batch_infer, evaluate, train
+from prefect_integration import (
+    RayCluster,
+    RayTrainJob,
+    atrain,
+    batch_infer,
+    cancel_ray_jobs,
+    evaluate,
+    report_ray_jobs,
+    train,
+)
 from prefect_integration.step import Step
 from tests import steps_for_tests as steps
 
@@ -84,18 +95,112 @@ def bad_data(storage: str) -> None:
     train.with_options(retries=2)(training(storage, raise_at=1))
 
 
-@flow
-def slow(storage: str) -> None:
-    train(training(storage, epochs=6, sleep_s=3), key="fit")
+def long(storage: str, **config: Any) -> TrainSpec:
+    """Trains far longer than a test: it ends by a cancel, or when it is let go by the file `go` in the storage."""
+    loop = {"epochs": 200, "sleep_s": 1, "until": f"{storage}/go", **config}
+    return training(storage, **loop).model_copy(update={"scaling_config": ScalingConfig(num_workers=1)})
 
+
+@flow
+def direct(storage: str) -> None:
+    train(long(storage), key="fit")
+
+
+@flow
+def submitted(storage: str) -> None:
+    train.submit(long(storage), key="fit").result()
+
+
+@flow
+def mapped(storage: str) -> None:
+    train.map([long(storage, number=number) for number in (1, 2)]).result()
+
+
+@flow
+async def awaited(storage: str) -> None:
+    await atrain(long(storage), key="fit")
+
+
+@flow
+def inner(storage: str) -> None:
+    train(long(storage), key="fit")
+
+
+@flow
+def in_a_subflow(storage: str) -> None:
+    inner(storage)
+
+
+@flow(on_cancellation=[cancel_ray_jobs], on_crashed=[report_ray_jobs])
+def hooked(storage: str) -> None:
+    train(long(storage), key="fit")
+
+
+@flow(retries=1)
+def parent_fails_once(storage: str) -> None:
+    """The subflow fails with its parent, and gets another flow run id when the parent is tried again."""
+    fails_with_its_parent(storage)
+
+
+@flow
+def fails_with_its_parent(storage: str) -> None:
+    trained = train(training(storage), key="fit")
+    marker = Location.of(storage).child("failed-once")
+    if marker.create(trained.run.uri.encode()):
+        raise RuntimeError("the subflow fails once")
+
+
+@flow
+def suspended(storage: str) -> None:
+    train(training(storage), key="fit")
+    suspend_flow_run(timeout=600, key="word")
+    train(training(storage), key="fit2")
+
+
+@flow
+def two_under_one_key(storage: str) -> None:
+    train(training(storage), key="fit")
+    train.with_options(retries=2)(training(storage, epochs=2), key="fit")
+
+
+@flow
+def takes(storage: str, what: str = "") -> None:
+    """Bad input of several kinds, each with retries that must not be spent."""
+    spec, more = training(storage), {}
+    if what == "no spec":
+        spec = 17
+    elif what == "another kind":
+        spec = EvaluateSpec(evaluate=steps.evaluate, checkpoint="/nowhere")
+    elif what == "an address":
+        more = {"cluster": "http://127.0.0.1:8265"}
+    elif what == "wrong token":
+        more = {"cluster": RayCluster.load("prod").model_copy(update={"token": SecretStr("wrong")})}
+    elif what == "no pickle":
+        lock = threading.Lock()
+        spec = spec.model_copy(update={"train_loop_per_worker": lambda config: lock.acquire()})
+    train.with_options(retries=2)(spec, **more)
+
+
+@flow
+def on_a_block(storage: str) -> None:
+    """A cluster and a job by their blocks' names."""
+    trained = train(training(storage), cluster=RayCluster.load("prod"), key="fit")
+    run = RayTrainJob.load("job").trigger()
+    run.wait_for_completion()
+    assert run.fetch_result().metrics["epoch"] == trained.metrics["epoch"] == 2
+    assert run.cancel() == "finished"
+
+
+SERVED = (direct, submitted, mapped, awaited, in_a_subflow, hooked, suspended)
 
 if __name__ == "__main__":
     chosen, storage = globals()[sys.argv[1]], sys.argv[2]
-    if len(sys.argv) > 3:
+    if sys.argv[3:] and sys.argv[3]:
         # what a Prefect worker does when a crashed flow run is scheduled anew
         with get_client(sync_client=True) as client:
-            run_flow(chosen, flow_run=client.read_flow_run(UUID(sys.argv[3])), parameters={"storage": storage})
+            flow_run = client.read_flow_run(UUID(sys.argv[3]))
+        result = run_flow(chosen, flow_run=flow_run, parameters={"storage": storage})
     else:
-        result = chosen(storage)
-        if inspect.isawaitable(result):
-            asyncio.run(result)
+        result = chosen(storage, *sys.argv[4:])
+    if inspect.isawaitable(result):
+        asyncio.run(result)

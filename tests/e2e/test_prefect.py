@@ -1,26 +1,29 @@
 """Prefect: flows in processes of their own, against a real Prefect server and a real Ray head."""
 
-import signal
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import pytest
+from prefect.blocks.core import Block
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, LogFilter
 from prefect.client.schemas.objects import FlowRun, TaskRun
-from prefect.states import AwaitingRetry, Cancelling
+from prefect.events.schemas.events import ReceivedEvent
+from pydantic import SecretStr
 
-from plugin_core import BatchInferResult, EvaluationResult, LocalCluster, TrainResult
+from plugin_core import BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.local_head import Head
 from plugin_core.rundir import RunDir
-from plugin_core.supervisor import run_sync
+from prefect_integration import RayCluster, RayTrainJob
+from tests.e2e.prefect_flows import training
+from tests.e2e.prefect_runs import ROOT, Run, wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -75,29 +78,12 @@ def flows(client: SyncPrefectClient, tmp_path_factory: pytest.TempPathFactory) -
     flows.close()
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.3)
-
-
 def eventually(read: Callable[[], Any], expected: Any, timeout_s: float = 30) -> Any:
     """What `read` gives as soon as it is `expected`, or last; task run states reach the server as events, a little late."""
     deadline = time.monotonic() + timeout_s
     while (value := read()) != expected and time.monotonic() < deadline:
         time.sleep(0.5)
     return value
-
-
-def first_report(flows: Flows, flow: str) -> Callable[[], bool]:
-    return lambda: bool(flows.storage.exists() and any(_journal(flows, flow)))
-
-
-def _journal(flows: Flows, flow: str) -> Iterator[str]:
-    for run in flows.runs(flow):
-        for file in flows.storage.glob(f"{run.id}--*/.step/journal/*.jsonl"):
-            yield from (line for line in file.read_text().splitlines() if '"report"' in line)
 
 
 @pytest.fixture(scope="module")
@@ -155,41 +141,102 @@ def test_an_exception_of_the_users_is_not_retried_and_its_message_is_in_the_stat
     assert flows.rundir("bad_data", "train").receipts() == [1]
 
 
-def test_a_flow_process_that_is_terminated_leaves_its_job_alone_and_the_next_one_attaches(flows: Flows) -> None:
-    process = flows.start("slow")
-    wait_until(first_report(flows, "slow"))
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) != 0
-    (run,) = flows.runs("slow")
-    flows.client.set_flow_run_state(run.id, AwaitingRetry(), force=True)
-    assert flows.start("slow", str(run.id)).wait(timeout=180) == 0, (flows.folder / "slow.log").read_text()[-5000:]
-    rundir = flows.rundir("slow", "fit")
-    assert rundir.receipts() == [1]
-    assert rundir.end(1).outcome == "succeeded"
-    assert rundir.result().metrics["started_at"] == 0
+def test_the_step_is_to_be_seen_in_prefect(flows: Flows, chain: list[TaskRun]) -> None:
+    (run,) = flows.runs("chain")
+    found = Run(flows.client, run.id, flows.storage).artifacts()
+    assert {key.removeprefix("chain-train-") for key in found if key.startswith("chain-train-")} == {
+        "progress",
+        "metrics",
+        "plot",
+        "report",
+        "ray-job",
+    }
+    assert found["chain-train-progress"].data == 100.0
+    rows = json.loads(found["chain-train-metrics"].data)
+    assert [row["epoch"] for row in rows] == [0, 1, 2]
+    assert rows[0]["nan"] is None
+    assert found["chain-train-plot"].data.startswith("data:image/png;base64,")
+    rundir = flows.rundir("chain", "train")
+    assert rundir.uri in found["chain-train-report"].data
+    assert rundir.receipt(1).job_url() in found["chain-train-ray-job"].data
+    assert "chain-evaluate-report" in found
+
+
+def test_the_checkpoint_is_an_asset_and_the_predictions_one_made_from_it_and_the_data(
+    flows: Flows, chain: list[TaskRun]
+) -> None:
+    trained, predicted = chain[0].state.result(), chain[-1].state.result()
+    checkpoint, output = f"file://{trained.checkpoint.uri}", f"file://{predicted.output}"
+    wait_until(lambda: output in _materialised(flows.client), timeout_s=30)
+    events = _materialised(flows.client)
+    assert events[checkpoint].payload["run"] == trained.run.uri
+    assert events[checkpoint].payload["metrics"]["epoch"] == 2
+    upstream = {related.id for related in events[output].related}
+    assert {checkpoint, f"file://{flows.storage}/rows.parquet"} <= upstream
+
+
+def _materialised(client: SyncPrefectClient) -> dict[str, Any]:
+    query = {"filter": {"event": {"name": ["prefect.asset.materialization.succeeded"]}}}
+    found = client._client.post("/events/filter", json=query).json()["events"]
+    return {event.resource.id: event for event in map(ReceivedEvent.model_validate, found)}
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param("an interrupt from the keyboard", marks=pytest.mark.slow), "a cancel in Prefect"]
+    ("what", "sentence"),
+    [
+        ("no spec", "SpecError: spec: given int; accepted is a mapping of fields"),
+        pytest.param("another kind", "SpecError: kind: given 'evaluate'; accepted here is TrainSpec", marks=slow),
+        pytest.param("an address", "SpecError: cluster: given 'http://127.0.0.1:8265'; accepted", marks=slow),
+        ("wrong token", "ClusterRefusedError: "),
+        pytest.param("no pickle", "PayloadError: ", marks=slow),
+    ],
 )
-def test_a_cancel_stops_the_job(flows: Flows, tmp_path: Path, how: str) -> None:
+def test_bad_input_is_refused_in_one_sentence_and_not_retried(
+    flows: Flows, block: None, tmp_path: Path, what: str, sentence: str
+) -> None:
     mine = Flows(flows.client, tmp_path)
-    process = mine.start("slow")
-    wait_until(lambda: any('"report"' in file.read_text() for file in mine.storage.glob("*/.step/journal/*.jsonl")))
-    (folder,) = mine.storage.iterdir()
-    if how == "a cancel in Prefect":
-        # what a runner does: the flow run is Cancelling when its process gets a SIGTERM
-        mine.client.set_flow_run_state(UUID(folder.name.split("--")[0]), Cancelling(), force=True)
-        process.send_signal(signal.SIGTERM)
-    else:
-        process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) != 0
-    rundir = RunDir.at(str(folder))
-    assert rundir.intent().cancel_through == 1
-    assert run_sync(job_status(rundir)) == "STOPPED"
+    before = {run.id for run in mine.runs("takes")}
+    assert mine.start("takes", "", what).wait(timeout=240) == 1
+    (run,) = [run for run in mine.runs("takes") if run.id not in before]
+    (task,) = Run(flows.client, run.id, mine.storage).tasks()
+    eventually(lambda: Run(flows.client, run.id, mine.storage).tasks()[0].state_name, "Failed")
+    (task,) = Run(flows.client, run.id, mine.storage).tasks()
+    assert sentence in task.state.message
+    assert task.run_count == 1
+    assert not list(mine.storage.glob("*/.step/attempts/*"))
 
 
-async def job_status(rundir: RunDir) -> str:
-    async with await LocalCluster().connect() as cluster:
-        job = await cluster.job(rundir.receipt(1).submission_id)
-        return job.status
+@pytest.mark.slow
+def test_two_steps_under_one_key_are_refused_naming_both(flows: Flows) -> None:
+    assert flows.start("two_under_one_key").wait(timeout=240) == 1
+    eventually(lambda: flows.tasks("two_under_one_key")[-1].state_name, "Failed")
+    first, second = flows.tasks("two_under_one_key")
+    assert first.state_name == "Completed"
+    assert second.run_count == 1
+    assert second.name in second.state.message
+    assert first.name in second.state.message
+
+
+@pytest.fixture
+def block(client: SyncPrefectClient, head: Head) -> None:
+    cluster = RayCluster(address=head.address, token=SecretStr(head.token), python=sys.executable)
+    cluster.save("prod", overwrite=True)
+
+
+def test_a_flow_runs_on_a_cluster_block_and_triggers_a_job_block(flows: Flows, block: None) -> None:
+    assert RayCluster.load("prod").test().startswith("Ray 2.")
+    job = training(str(flows.storage)).to_json()
+    job = {**job, "train_loop_per_worker": "tests.steps_for_tests:counting_loop"}
+    RayTrainJob(spec=job, cluster=RayCluster.load("prod"), key="job").save("job", overwrite=True)
+    # by name alone, as `Block.load` does it for whoever has not imported the class
+    assert isinstance(Block.load("ray-cluster/prod"), RayCluster)
+    assert flows.start("on_a_block").wait(timeout=240) == 0, (flows.folder / "on_a_block.log").read_text()[-5000:]
+    assert flows.rundir("on_a_block", "job").receipts() == [1]
+
+
+def test_the_blocks_are_registered_by_the_module(prefect_api: str) -> None:
+    command = [sys.executable, "-m", "prefect", "block", "register", "-m", "prefect_integration"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert "Ray Cluster" in done.stdout
+    assert "Ray Train Job" in done.stdout

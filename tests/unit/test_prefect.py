@@ -141,3 +141,57 @@ def test_in_a_subflow_the_root_flow_run_and_the_call_count_and_not_the_subflows_
 )
 def test_only_an_error_that_a_retry_may_cure_is_retried(error: Exception, again: bool) -> None:
     assert tasks.retry_makes_sense(tasks.train, None, Failed(data=error)) is again
+
+
+def call(task_run: str = "train-0", executions: tuple[int, ...] = (1,), nested: bool = False) -> identity.Call:
+    id = UUID(int=hash(task_run) % 2**64)
+    return identity.Call((ROOT,), (), executions, "retrain", id, task_run, nested)
+
+
+@pytest.fixture
+def no_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity, "_claims", {})
+
+
+@pytest.mark.usefixtures("no_claims")
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_two_steps_under_one_key_in_a_flow_run_are_refused_naming_both(epochs: int) -> None:
+    identity.named(training(train_loop_config={"epochs": 1}), "fit", call("train-0"))
+    with pytest.raises(SpecError, match=r"key: given 'fit' for the task run 'train-1', but .* task run 'train-0'"):
+        identity.named(training(train_loop_config={"epochs": epochs}), "fit", call("train-1"))
+
+
+@pytest.mark.usefixtures("no_claims")
+def test_a_task_that_is_tried_again_and_a_flow_that_is_keep_their_key() -> None:
+    names = {
+        identity.named(training(), "fit", where).run_config.name
+        for where in (call("train-0"), call("train-0"), call("again", (2,)), call("nested", (2,), nested=True))
+    }
+    assert names == {f"{ROOT}--fit"}
+
+
+def made(value: int) -> Any:
+    def loop(config: dict[str, Any]) -> int:
+        return value
+
+    return loop
+
+
+@pytest.mark.usefixtures("no_claims")
+def test_newer_code_has_the_same_name_so_that_the_job_which_lives_is_found() -> None:
+    first = identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call())
+    second = identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("x", (2,)))
+    assert first.run_config.name == second.run_config.name
+
+
+@pytest.mark.usefixtures("no_claims")
+def test_two_steps_that_differ_in_their_code_alone_need_a_key_each() -> None:
+    identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call("train-0"))
+    with pytest.raises(SpecError, match=r"run_config\.name: given .* accepted is a key of its own for each"):
+        identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("train-1"))
+
+
+@pytest.mark.usefixtures("no_claims")
+def test_two_equal_steps_without_a_key_are_one() -> None:
+    names = {identity.named(training(), None, call(f"train-{n}")).run_config.name for n in range(2)}
+    assert len(names) == 1

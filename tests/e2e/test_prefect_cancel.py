@@ -1,0 +1,127 @@
+"""A cancel in Prefect stops the Ray jobs, however the task runs and whatever runs the flow. Real server, runner, worker."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+
+from plugin_core.local_head import Head
+from tests.e2e.prefect_runs import ROOT, Process, Run, only_run, start, wait_until
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture(scope="module")
+def served(client: SyncPrefectClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    runner = Process(["-m", "tests.e2e.prefect_serve", "served"], tmp_path_factory.mktemp("served") / "runner.log")
+    yield runner
+    runner.close()
+
+
+def cancelled(run: Run, steps: int = 1) -> None:
+    """Cancel it while it trains; every job has to be stopped, and both Prefect and the run directory have to say so."""
+    run.wait_for_training(steps)
+    run.cancel()
+    run.wait_for("Cancelled")
+    wait_until(lambda: all(rundir.end(1) for rundir in run.rundirs()), "the end of the attempts")
+    assert {rundir.end(1).outcome for rundir in run.rundirs()} == {"cancelled"}
+    assert run.job_states() == ["STOPPED"] * steps
+
+
+def test_a_cancel_stops_the_job_of_a_task_that_a_served_flow_calls(
+    client: SyncPrefectClient, served: Process, storage: Path
+) -> None:
+    cancelled(start(client, "direct/served", storage))
+
+
+@slow
+def test_a_cancel_stops_the_job_of_a_submitted_task(client: SyncPrefectClient, served: Process, storage: Path) -> None:
+    cancelled(start(client, "submitted/served", storage))
+
+
+def test_a_cancel_stops_the_jobs_of_mapped_tasks(client: SyncPrefectClient, served: Process, storage: Path) -> None:
+    cancelled(start(client, "mapped/served", storage), steps=2)
+
+
+@slow
+def test_a_cancel_stops_the_job_of_an_awaited_task(client: SyncPrefectClient, served: Process, storage: Path) -> None:
+    cancelled(start(client, "awaited/served", storage))
+
+
+@slow
+def test_a_cancel_of_the_parent_stops_the_job_of_a_subflow(
+    client: SyncPrefectClient, served: Process, storage: Path
+) -> None:
+    cancelled(start(client, "in-a-subflow/served", storage))
+
+
+@slow
+def test_the_hook_stops_the_job_of_a_flow_whose_process_is_gone(
+    client: SyncPrefectClient, served: Process, storage: Path
+) -> None:
+    """The flow's process cannot do it: it is frozen when the cancel comes, and killed by the runner after its grace."""
+    run = start(client, "hooked/served", storage)
+    run.wait_for_training()
+    engines = [child for child in served.children() if "prefect" in " ".join(child.cmdline()) and child.children() == []]
+    for engine in engines:
+        engine.suspend()
+    cancelled(run)
+
+
+@slow
+def test_a_cancel_stops_the_job_of_a_process_workers_run(client: SyncPrefectClient, storage: Path, tmp_path: Path) -> None:
+    from tests.e2e.prefect_flows import submitted
+
+    client.create_work_pool(WorkPoolCreate(name="processes", type="process"))
+    submitted.from_source(source=str(ROOT), entrypoint="tests/e2e/prefect_flows.py:submitted").deploy(
+        name="worked", work_pool_name="processes", print_next_steps=False
+    )
+    worker = Process(
+        ["-m", "prefect", "worker", "start", "--pool", "processes", "--type", "process"], tmp_path / "worker.log"
+    )
+    try:
+        cancelled(start(client, "submitted/worked", storage))
+    finally:
+        worker.close()
+
+
+@pytest.mark.parametrize("flow", ["submitted", pytest.param("awaited", marks=slow)])
+def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
+    client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
+) -> None:
+    process = Process(["-m", "tests.e2e.prefect_flows", flow, str(storage)], tmp_path / "flow.log")
+    try:
+        cancelled(only_run(client, storage))
+        assert process.wait(60) != 0
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize("flow", [pytest.param("direct", marks=slow), "awaited"])
+def test_an_interrupt_from_the_keyboard_stops_the_job(
+    client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
+) -> None:
+    process = Process(["-m", "tests.e2e.prefect_flows", flow, str(storage)], tmp_path / "flow.log")
+    try:
+        run = only_run(client, storage)
+        run.wait_for_training()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+        assert run.rundirs()[0].intent().cancel_through == 1
+        assert run.job_states() == ["STOPPED"]
+    finally:
+        process.close()

@@ -1,0 +1,90 @@
+"""The blocks without a server: Prefect's own suite for blocks, and what they refuse."""
+
+from typing import Any
+
+import pytest
+from prefect.blocks.core import Block
+from prefect.testing.standard_test_suites import BlockStandardTestSuite
+from pydantic import SecretStr, ValidationError
+
+from plugin_core.clusters import LocalCluster
+from plugin_core.clusters import RayCluster as CoreCluster
+from plugin_core.errors import SpecError
+from prefect_integration import RayCluster, RayTrainJob
+from prefect_integration.step import Step, cluster_data
+
+
+@pytest.mark.parametrize("block", [RayCluster, RayTrainJob])
+class TestBlocks(BlockStandardTestSuite):
+    @pytest.fixture
+    def block(self, request: pytest.FixtureRequest) -> type[Block]:
+        return request.param
+
+    # it downloads the logo
+    test_has_a_valid_image = None
+
+
+def test_the_block_gives_the_cores_cluster_with_its_secrets() -> None:
+    block = RayCluster(
+        address="https://ray.example:8265",
+        token=SecretStr("word"),
+        headers={"X-Who": "us"},
+        ca_file="/etc/ca.pem",
+        autoscaling=True,
+        python="/venv/bin/python",
+    )
+    cluster = block.get_cluster()
+    assert isinstance(cluster, CoreCluster)
+    assert (cluster.token, cluster.headers, cluster.verify) == ("word", {"X-Who": "us"}, "/etc/ca.pem")
+    assert cluster.autoscaling
+    assert cluster.driver_command() == "/venv/bin/python -m plugin_core.driver"
+    assert "word" not in repr(block)
+    assert "us" not in repr(block.headers)
+
+
+def test_local_settings_give_the_embedded_cluster() -> None:
+    assert RayCluster(local=True, num_cpus=8).get_cluster() == LocalCluster(8)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({}, "address: given neither; accepted is a URL like http://host:8265, or local=True"),
+        ({"address": ""}, "address: given neither"),
+        ({"address": "http://x:1", "local": True}, "address: given both address and local=True"),
+        ({"address": "ray://x:10001"}, "address: given 'ray://x:10001'; accepted is a URL like http://host:8265"),
+    ],
+)
+def test_a_cluster_block_without_one_address_is_refused(fields: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        RayCluster(**fields)
+
+
+def test_a_job_block_refuses_what_is_no_spec() -> None:
+    with pytest.raises(ValidationError, match="num_workers"):
+        RayTrainJob(spec={"scaling_config": {"num_workers": 0}})
+
+
+@pytest.mark.parametrize("cluster", ["http://ray:8265", 8265])
+def test_a_cluster_that_is_none_is_refused(cluster: Any) -> None:
+    with pytest.raises(SpecError, match=r"cluster: given .*; accepted is a RayCluster block"):
+        Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), cluster, None, None)
+
+
+def test_a_hook_finds_an_inline_cluster_again_without_its_token() -> None:
+    data = cluster_data(CoreCluster("http://ray:8265", token="word"))
+    assert data == {"address": "http://ray:8265", "verify": True, "python": "python"}
+    assert cluster_data(None) == {}
+
+
+def test_the_blocks_runtime_env_is_under_that_of_the_step() -> None:
+    block = RayCluster(local=True, runtime_env={"pip": ["a"], "env_vars": {"A": "block", "B": "block"}})
+    spec = {"train_loop_per_worker": "a:b", "framework": "python", "runtime_env": {"env_vars": {"A": "step"}}}
+    step = Step(spec, _train(), block, None, None)
+    assert step._given.runtime_env == {"pip": ["a"], "env_vars": {"A": "step", "B": "block"}}
+
+
+def _train() -> Any:
+    from plugin_core import TrainSpec
+
+    return TrainSpec

@@ -1,0 +1,47 @@
+"""What a finished step has to show."""
+
+from pathlib import Path
+
+from plugin_core import RunRef, TrainResult, report
+from plugin_core.rundir import RunDir
+from plugin_core.specs import parse_spec
+
+
+def entry(number: int, attempt: int = 1, **metrics: float) -> dict:
+    return {"report": number, "attempt": attempt, "time": 100.0 + number, "metrics": metrics, "checkpoint": None}
+
+
+def test_the_table_has_a_row_for_each_report() -> None:
+    rows = report.metric_rows([entry(1, loss=0.5), entry(2, attempt=2, loss=0.4)])
+    assert rows == [{"report": 1, "attempt": 1, "loss": 0.5}, {"report": 2, "attempt": 2, "loss": 0.4}]
+
+
+def test_a_long_table_is_thinned_and_keeps_the_last_report() -> None:
+    rows = report.metric_rows([entry(number, loss=0.5) for number in range(1, 1002)])
+    assert len(rows) <= report.ROWS + 1
+    assert rows[-1]["report"] == 1001
+
+
+def test_the_plot_is_a_png_over_the_common_counter_with_the_last_word_on_what_was_repeated() -> None:
+    reports = [entry(1, epoch=0, loss=1.0), entry(2, epoch=1, loss=0.5), entry(3, attempt=2, epoch=1, loss=0.6)]
+    assert report._curves(reports, "epoch") == {"loss": [(0, 1.0), (1, 0.6)]}
+    assert report.plot_png(reports).startswith(b"\x89PNG")
+
+
+def test_one_report_or_words_make_no_plot() -> None:
+    assert report.plot_png([]) is None
+    assert report.plot_png([entry(1, loss=1.0)]) is None
+
+
+def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    spec = {"train_loop_per_worker": "a:b", "framework": "python"}
+    rundir.write_spec(parse_spec(spec).with_name("run", str(tmp_path)))
+    result = TrainResult(
+        run=RunRef(uri=rundir.uri, name="run"), metrics={"a|b": 1 / 3}, checkpoint={"uri": f"{rundir.uri}/c1"}
+    )
+    page = report.markdown(rundir, result, [entry(1, loss=1.0), entry(91, loss=0.5)])
+    assert "| a\\|b | 0.333333 |" in page
+    assert f"| checkpoint | `{rundir.uri}/c1` |" in page
+    assert "| from first to last report | 2 min |" in page
+    assert "no end is recorded" in report.markdown(rundir, None, [])
