@@ -5,16 +5,18 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow test test-all lint types unit integration e2e chaos bench-recovery bench-triggerer clean
+.PHONY: help demo demo-airflow test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
 	@echo "make demo-airflow  the same as a DAG in a real Airflow"
 	@echo "make test          lint, types and tests"
 	@echo "make test-all      also the slow tests"
+	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
+	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -61,11 +63,24 @@ bench-recovery: $(VENV)/.dev
 bench-triggerer: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.triggerer
 
+bench-prefect: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.prefect_overhead
+
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15
 
 test-all: lint types
 	$(BIN)/pytest -q --durations=30
 
+# a second environment: Prefect 3.9 and Airflow 3.3 cannot be in one
+test-prefect-latest: $(VENV)-prefect/.dev
+	PATH=$(abspath $(VENV)-prefect/bin):$$PATH $(VENV)-prefect/bin/pytest -q tests/unit/test_prefect*.py tests/e2e/test_prefect*.py
+
+$(VENV)-prefect/.dev: pyproject.toml constraints-prefect.txt
+	$(PYTHON) -m venv $(VENV)-prefect
+	@$(VENV)-prefect/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps -r constraints-prefect.txt
+	@$(VENV)-prefect/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps -e .
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .demo build *.egg-info
+	rm -rf $(VENV) $(VENV)-prefect .demo build *.egg-info

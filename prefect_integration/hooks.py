@@ -7,6 +7,7 @@ Prefect calls them in the runner's process; the steps are found by the flow run'
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,8 @@ def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
                 type=ArtifactFilterType(any_=[STEP]), flow_run_id=ArtifactFilterFlowRunId(any_=ids)
             )
         )
-    by_uri: dict[str, Any] = {artifact.data["run"]: artifact.data["cluster"] for artifact in kept}
+    steps = [json.loads(artifact.data) for artifact in kept]
+    by_uri: dict[str, Any] = {step["run"]: step["cluster"] for step in steps}
     return [StepOfFlowRun(RunDir.at(uri), _cluster(data)) for uri, data in by_uri.items()]
 
 

@@ -23,7 +23,7 @@ from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec, as_spec
 from plugin_core.supervisor import Event, Supervisor, acancel, prepare
-from plugin_core.sync import in_thread, run_sync
+from plugin_core.sync import in_own_loop, in_thread, run_sync
 from prefect_integration.identity import Call, named
 from prefect_integration.visibility import Board, show_asset
 
@@ -98,7 +98,7 @@ class Step:
         """`follow`, in a coroutine that Prefect, or the user's own code, cancels."""
         terminated = _sigterm_seen()
         try:
-            return await self.follow()
+            return await in_own_loop(self.follow())
         except (asyncio.CancelledError, TerminationSignal):
             if not terminated.is_set() or await self._cancel_wanted():
                 await self._stop()
