@@ -97,7 +97,7 @@ def bad_data(storage: str) -> None:
 
 def long(storage: str, **config: Any) -> TrainSpec:
     """Trains far longer than a test: it ends by a cancel, or when it is let go by the file `go` in the storage."""
-    loop = {"epochs": 200, "sleep_s": 1, "until": f"{storage}/go", **config}
+    loop = {"epochs": 1000, "sleep_s": 1, "until": f"{storage}/go", **config}
     return training(storage, **loop).model_copy(update={"scaling_config": ScalingConfig(num_workers=1)})
 
 
