@@ -49,12 +49,8 @@ def plot_png(reports: list[dict[str, Any]]) -> bytes | None:
     return file.getvalue()
 
 
-def data_uri(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
-
-
 def markdown(rundir: RunDir, result: AnyResult | None, reports: list[dict[str, Any]]) -> str:
-    """The run in words: how it ended, where things are, the metrics. `result` None: it has none (yet)."""
+    """The run on a page: how it ended, where things are, the metrics and their plot. `result` None: it has none (yet)."""
     rows = {"run directory": f"`{rundir.uri}`", "attempts": str(rundir.latest())}
     if result is None:
         end = rundir.end(rundir.latest())
@@ -75,6 +71,8 @@ def markdown(rundir: RunDir, result: AnyResult | None, reports: list[dict[str, A
     if isinstance(result, EvaluationResult):
         verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
         lines += ["", "Every threshold is met." if result.passed else "Not good enough:", *verdict]
+    if (png := plot_png(reports)) is not None:
+        lines += ["", f"![the metrics](data:image/png;base64,{base64.b64encode(png).decode()})"]
     return "\n".join(lines)
 
 

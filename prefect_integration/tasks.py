@@ -14,9 +14,9 @@ from prefect import Task, get_run_logger, task
 from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import TaskRun
 from prefect.context import TaskRunContext
-from prefect.states import Cancelled, State
+from prefect.states import State
 
-from plugin_core.errors import RayTrainWorkflowsError, StepCancelledError
+from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.record import fingerprint, make_record
 from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec, as_spec
@@ -105,24 +105,9 @@ async def abatch_infer(
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
 
 
-def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult | State[Any]:
-    step = Step(spec, accepted, cluster, key, get_run_logger())
-    try:
-        return step.run_sync().reference()
-    except StepCancelledError as exc:
-        return _cancelled(step, exc)
+def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:
+    return Step(spec, accepted, cluster, key, get_run_logger()).run_sync().reference()
 
 
-async def _arun(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult | State[Any]:
-    step = Step(spec, accepted, cluster, key, get_run_logger())
-    try:
-        return (await step.run_async()).reference()
-    except StepCancelledError as exc:
-        return _cancelled(step, exc)
-
-
-def _cancelled(step: Step, exc: StepCancelledError) -> State[Any]:
-    """A task of a cancelled flow run is cancelled; one whose run somebody else cancelled has failed."""
-    if step.cancelled_by is None:
-        raise exc
-    return Cancelled(message=exc.message)
+async def _arun(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:
+    return (await Step(spec, accepted, cluster, key, get_run_logger()).run_async()).reference()

@@ -7,7 +7,6 @@ from typing import Any
 
 from prefect.artifacts import (
     Artifact,
-    ImageArtifact,
     LinkArtifact,
     MarkdownArtifact,
     ProgressArtifact,
@@ -84,7 +83,7 @@ class Board:
         self._shown = self._text
 
     async def finish(self, result: AnyResult | None) -> None:
-        """The table of the reports, their plot and a page of Markdown. `result` None: the step failed."""
+        """The table of the reports, and a page with their plot. `result` None: the step failed."""
         reports = await in_thread(report.read_reports, self._rundir)
         async with get_client() as client:
             await self.publish(client)
@@ -93,9 +92,6 @@ class Board:
             if reports:
                 rows = report.metric_rows(reports)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
-            if (png := await in_thread(report.plot_png, reports)) is not None:
-                image = ImageArtifact(key=f"{self._slug}-plot", image_url=report.data_uri(png), description="The metrics")
-                await image.acreate(client)
             page = await in_thread(report.markdown, self._rundir, result, reports)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 

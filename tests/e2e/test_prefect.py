@@ -147,7 +147,6 @@ def test_the_step_is_to_be_seen_in_prefect(flows: Flows, chain: list[TaskRun]) -
     assert {key.removeprefix("chain-train-") for key in found if key.startswith("chain-train-")} == {
         "progress",
         "metrics",
-        "plot",
         "report",
         "ray-job",
     }
@@ -155,7 +154,7 @@ def test_the_step_is_to_be_seen_in_prefect(flows: Flows, chain: list[TaskRun]) -
     rows = json.loads(found["chain-train-metrics"].data)
     assert [row["epoch"] for row in rows] == [0, 1, 2]
     assert rows[0]["nan"] is None
-    assert found["chain-train-plot"].data.startswith("data:image/png;base64,")
+    assert "](data:image/png;base64,iVBOR" in found["chain-train-report"].data
     rundir = flows.rundir("chain", "train")
     assert rundir.uri in found["chain-train-report"].data
     assert rundir.receipt(1).job_url() in found["chain-train-ray-job"].data

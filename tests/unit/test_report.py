@@ -40,8 +40,9 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     result = TrainResult(
         run=RunRef(uri=rundir.uri, name="run"), metrics={"a|b": 1 / 3}, checkpoint={"uri": f"{rundir.uri}/c1"}
     )
-    page = report.markdown(rundir, result, [entry(1, loss=1.0), entry(91, loss=0.5)])
+    page = report.markdown(rundir, result, [entry(1, loss=1.0), entry(95, loss=0.5)])
     assert "| a\\|b | 0.333333 |" in page
     assert f"| checkpoint | `{rundir.uri}/c1` |" in page
     assert "| from first to last report | 2 min |" in page
+    assert "](data:image/png;base64,iVBOR" in page
     assert "no end is recorded" in report.markdown(rundir, None, [])
