@@ -2,9 +2,12 @@
 
 import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import SyncPrefectClient, get_client
 
+from plugin_core.local_head import Head
 from tests.e2e.prefect_server import prefect_server
 
 if importlib.util.find_spec("airflow"):  # not in the environment of `make test-prefect-latest`
@@ -17,3 +20,16 @@ if importlib.util.find_spec("airflow"):  # not in the environment of `make test-
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
+    """Prefect's server, asked by the test; there is a Ray head for its flows."""
+    with get_client(sync_client=True) as client:
+        yield client
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Where the steps of one test's flow run keep their runs."""
+    return tmp_path / "runs"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from prefect.blocks.core import Block
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, LogFilter
 from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.events.schemas.events import ReceivedEvent
@@ -24,12 +24,6 @@ from tests.e2e.prefect_flows import training
 from tests.e2e.prefect_runs import ROOT, Run, wait_until
 
 slow = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 class Flows:

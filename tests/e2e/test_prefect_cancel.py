@@ -5,24 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
 
-from plugin_core.local_head import Head
 from tests.e2e.prefect_runs import ROOT, Process, Run, only_run, start, wait_until
 
 slow = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
@@ -19,17 +19,10 @@ from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.events import emit_event
 from prefect.variables import Variable
 
-from plugin_core.local_head import Head
 from tests.e2e.prefect_runs import ROOT, SETTINGS, Process, Run, wait_until
 
 pytestmark = pytest.mark.slow
 QUICK = {"epochs": 3, "min_accuracy": 0.1}
-
-
-@pytest.fixture(scope="module")
-def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +37,6 @@ def deployment(client: SyncPrefectClient, tmp_path_factory: pytest.TempPathFacto
     worker = Process(["-m", "prefect", "worker", "start", "--pool", "training", "--type", "process"], log, **SETTINGS)
     yield client.read_deployment_by_name("retrain/retraining")
     worker.close()
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
 
 
 def run_with(client: SyncPrefectClient, deployment: DeploymentResponse, storage: Path, **parameters: Any) -> Run:
