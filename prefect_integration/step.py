@@ -225,13 +225,21 @@ async def _close_without_runner(flow_run_id: UUID) -> None:
 def _sigterm_seen() -> threading.Event:
     """Set when this process gets a SIGTERM. Prefect answers one with a TerminationSignal, of which an awaiting coroutine
     sees no more than a CancelledError, as of Ctrl-C and of the user's own time-outs."""
-    seen = threading.Event()
     before = signal.getsignal(signal.SIGTERM)
+    if isinstance(before, _NoteSigterm):
+        return before.seen
+    note = _NoteSigterm(before)
+    # a flow that is awaited in another thread gets no signal; Prefect puts its own handler back when the flow is over
     if threading.current_thread() is threading.main_thread() and callable(before):
-
-        def note(number: int, frame: Any) -> None:
-            seen.set()
-            before(number, frame)
-
         signal.signal(signal.SIGTERM, note)
-    return seen
+    return note.seen
+
+
+class _NoteSigterm:
+    def __init__(self, handler: Any):
+        self.handler = handler
+        self.seen = threading.Event()
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.seen.set()
+        self.handler(number, frame)

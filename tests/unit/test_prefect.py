@@ -1,5 +1,6 @@
 """The Prefect tasks without a server: what importing costs, how a step gets its name, which errors are tried again."""
 
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from plugin_core.errors import (
     StepCancelledError,
     UserCodeError,
 )
-from prefect_integration import identity, tasks
+from prefect_integration import identity, step, tasks
 from tests.steps_for_tests import counting_loop
 
 HEAVY = ("ray", "torch", "pandas", "mlflow")
@@ -195,3 +196,17 @@ def test_two_steps_that_differ_in_their_code_alone_need_a_key_each() -> None:
 def test_two_equal_steps_without_a_key_are_one() -> None:
     names = {identity.named(training(), None, call(f"train-{n}")).run_config.name for n in range(2)}
     assert len(names) == 1
+
+
+def test_a_sigterm_is_noted_once_however_many_steps_are_awaited_and_handed_on() -> None:
+    handed_on: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: handed_on.append(number))
+    try:
+        first, second = step._sigterm_seen(), step._sigterm_seen()
+        assert first is second
+        assert not first.is_set()
+        signal.raise_signal(signal.SIGTERM)
+        assert first.is_set()
+        assert handed_on == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
