@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.states import Cancelled
 
@@ -75,7 +77,7 @@ class Step:
         except StepError as exc:
             await self._tell_prefect(board.finish(None))
             if self.cancelled_by is not None and isinstance(exc, StepCancelledError):
-                await self._tell_prefect(_close_without_runner(self.cancelled_by))
+                _close_without_runner(self.cancelled_by)
             raise
         finally:
             companion.cancel()
@@ -215,11 +217,25 @@ async def _cancelled_flow_run(client: PrefectClient, ids: Sequence[UUID]) -> UUI
     return next((id for id in ids if id in ended), None)
 
 
-async def _close_without_runner(flow_run_id: UUID) -> None:
-    """A runner makes a Cancelling flow run a Cancelled one; in a plain `python flow.py` nobody does."""
+def _close_without_runner(flow_run_id: UUID) -> None:
+    """A runner makes a Cancelling flow run a Cancelled one; in a plain `python flow.py` nobody does.
+
+    It can only be done when the engine is over: from Cancelled Prefect lets it go on to Failed, from Cancelling not.
+    """
+    context = FlowRunContext.get()
+    own = context.flow_run if context and context.flow_run and context.flow_run.id == flow_run_id else None
+
+    def close() -> None:
+        while threading.main_thread().is_alive() and (own is None or own.state is None or own.state.is_running()):
+            time.sleep(0.2)
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(flow_run_id).state
+            if state is not None and state.is_cancelling():
+                client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
+
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        async with get_client() as client:
-            await client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
+        # no daemon: the end of the process waits for it
+        threading.Thread(target=close, name="raytrain-close").start()
 
 
 def _sigterm_seen() -> threading.Event:

@@ -32,6 +32,7 @@ def cancelled(run: Run, steps: int = 1) -> None:
     assert len(run.rundirs()) == steps
 
 
+@slow
 def test_a_cancel_stops_the_job_of_a_task_that_a_served_flow_calls(
     client: SyncPrefectClient, served: Process, storage: Path
 ) -> None:
@@ -95,13 +96,16 @@ def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
 ) -> None:
     process = Process(["-m", "tests.e2e.prefect_flows", flow, str(storage)], tmp_path / "flow.log")
     try:
-        cancelled(only_run(client, storage))
+        run = only_run(client, storage)
+        cancelled(run)
         assert process.wait(60) != 0
+        assert run.state == "Cancelled"
     finally:
         process.close()
 
 
-@pytest.mark.parametrize("flow", [pytest.param("direct", marks=slow), "awaited"])
+@slow
+@pytest.mark.parametrize("flow", ["direct", "awaited"])
 def test_an_interrupt_from_the_keyboard_stops_the_job(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:

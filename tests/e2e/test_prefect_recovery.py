@@ -87,7 +87,7 @@ def test_a_flow_run_whose_runner_is_killed_too_goes_on_without_hands(
             automation.delete()
 
 
-@pytest.mark.parametrize("flow", ["direct", "awaited", pytest.param("submitted", marks=slow)])
+@pytest.mark.parametrize("flow", ["awaited", pytest.param("direct", marks=slow), pytest.param("submitted", marks=slow)])
 def test_a_flow_process_that_is_terminated_without_a_cancel_leaves_its_job_alone(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:
@@ -97,8 +97,9 @@ def test_a_flow_process_that_is_terminated_without_a_cancel_leaves_its_job_alone
         run.wait_for_training()
         process.send_signal(signal.SIGTERM)
         if flow == "submitted":
-            # Prefect waits for a submitted task; whoever evicts the pod kills it then
-            wait_until(lambda: run.state == "Crashed", "the crash")
+            # Prefect waits for a submitted task, which goes on; whoever evicts the pod kills it then
+            before = len(run.reports())
+            wait_until(lambda: len(run.reports()) > before + 3, "further reports")
             process.kill()
         assert process.wait(60) != 0
         (rundir,) = run.rundirs()
@@ -125,6 +126,7 @@ def test_a_suspended_flow_run_resumes_without_a_second_training(
     assert [rundir.receipts() for rundir in run.rundirs()] == [[1], [1]]
 
 
+@slow
 def test_a_subflow_that_gets_another_id_on_its_parents_retry_has_the_same_training(
     client: SyncPrefectClient, storage: Path, tmp_path: Path
 ) -> None:
