@@ -8,7 +8,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
 #: Airflow keeps an event's extra in its database; what a consumer needs beyond these is in the run directory.
-_KEPT = ("kind", "run", "checkpoint", "best_checkpoint", "metrics", "passed", "output", "rows")
+_KEPT = ("kind", "run", "checkpoint", "best_checkpoint", "best", "best_config", "metrics", "passed", "output", "rows")
+_KEPT += ("outcome", "champion", "name", "version", "dataset")
 
 
 def announce(outlets: list[Any], outlet_events: Any, result: Mapping[str, Any]) -> None:
@@ -22,5 +23,6 @@ def announce(outlets: list[Any], outlet_events: Any, result: Mapping[str, Any]) 
 
 
 def _asset_of(result: Mapping[str, Any]) -> Asset:
-    place = (result.get("checkpoint") or {}).get("uri") or result.get("output") or result["run"]["uri"]
+    checkpoint = result.get("checkpoint") or (result.get("best") or {}).get("checkpoint") or {}
+    place = checkpoint.get("uri") or result.get("output") or result["run"]["uri"]
     return Asset(name=result["run"]["uri"], uri=place if "://" in place else f"file://{place}")

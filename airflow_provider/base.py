@@ -82,13 +82,10 @@ class RayStepOperator(BaseOperator):
     ):
         super().__init__(**kwargs)
         all_fields = {**(fields or {}), "run_config": run_config, "limits": limits, "runtime_env": runtime_env}
-        given = {name: value for name, value in all_fields.items() if value is not None}
+        given = {name: _as_dict(value) for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
             raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
-        # a spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it
-        if isinstance(spec, StepSpec):
-            spec = {**spec.model_dump(exclude_unset=True), "kind": type(spec).model_fields["kind"].default}
-        self.spec = given if spec is None else spec
+        self.spec = given if spec is None else _as_dict(spec)
         self.ray_conn_id = ray_conn_id
         self.storage_path = storage_path
         self.run_name = run_name
@@ -103,7 +100,7 @@ class RayStepOperator(BaseOperator):
 
     def execute(self, context: Any) -> dict[str, Any]:
         ti = context["ti"]
-        with _as_airflow_errors():
+        with as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
             # deferred, the trigger tells everything from the start
             listener = teller(self.log, "state") if self.deferrable else teller(self.log)
@@ -128,13 +125,13 @@ class RayStepOperator(BaseOperator):
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         if event["status"] != "success":
             _fail(event)
-        with _as_airflow_errors():
+        with as_airflow_errors():
             return self._hand_over(context, event["result"])
 
     def dry_run(self) -> None:
         """Log what would run: the validated spec, where, and under which name. Nothing is submitted or written."""
         ti = SimpleNamespace(dag_id=self.dag_id, run_id="dry_run", task_id=self.task_id, map_index=-1)
-        with _as_airflow_errors():
+        with as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
             spec = self.build_spec(ti, place)
             self.log.info(
@@ -168,7 +165,7 @@ class RayStepOperator(BaseOperator):
         """The validated spec of this task instance, with the run's name, out of the rendered fields."""
         data = self.spec
         if isinstance(data, Mapping):
-            data = {name: _reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
+            data = {name: as_reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
         spec = as_spec(data, self.spec_class, self.dag.folder if self.has_dag() else None)
         index = str(ti.map_index) if ti.map_index is not None and ti.map_index >= 0 else ""
         derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
@@ -204,10 +201,18 @@ class RayStepOperator(BaseOperator):
         self.log.info("%s: %s", rundir.uri, cancel(rundir, cluster))
 
 
-_REFERENCES = ("checkpoint", "resume_from")
+def _as_dict(value: Any) -> Any:
+    """A spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it."""
+    if not isinstance(value, StepSpec):
+        return value
+    kind = type(value).model_fields.get("kind")
+    return {**value.model_dump(exclude_unset=True), **({"kind": kind.default} if kind else {})}
 
 
-def _reference(name: str, value: Any) -> Any:
+_REFERENCES = ("checkpoint", "resume_from", "compare_to")
+
+
+def as_reference(name: str, value: Any) -> Any:
     """Jinja without native rendering turns a result's dict into its text."""
     if not (isinstance(value, str) and value.lstrip().startswith("{")):
         return value
@@ -218,7 +223,8 @@ def _reference(name: str, value: Any) -> Any:
 
 
 @contextmanager
-def _as_airflow_errors() -> Iterator[None]:
+def as_airflow_errors() -> Iterator[None]:
+    """Errors of ours become what Airflow retries, or does not."""
     try:
         yield
     except RayTrainWorkflowsError as exc:

@@ -6,11 +6,14 @@ RayEvaluateOperator(task_id="evaluate", evaluate=evaluate, checkpoint=train.outp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider.base import RayStepOperator
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, TrainSpec
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider.base import RayStepOperator, as_airflow_errors, as_reference
+from plugin_core.registry import CHAMPION, promote
+from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec
 
 
 class RayTrainOperator(RayStepOperator):
@@ -52,8 +55,75 @@ class RayTrainOperator(RayStepOperator):
         super().__init__(fields=fields, **kwargs)
 
 
+class RayTuneOperator(RayStepOperator):
+    """A search for the best training (`plugin_core.TuneSpec`); `train` is a TrainSpec or a dict of its fields."""
+
+    spec_class = TuneSpec
+
+    def __init__(
+        self,
+        *,
+        train: Any = None,
+        param_space: dict[str, Any] | None = None,
+        metric: str | None = None,
+        mode: str | None = None,
+        num_samples: int | None = None,
+        scheduler: Any = None,
+        search_alg: Any = None,
+        max_concurrent_trials: int | None = None,
+        time_budget_s: float | None = None,
+        stop: dict[str, float] | None = None,
+        **kwargs: Any,
+    ):
+        fields = {
+            "train": train,
+            "param_space": param_space,
+            "metric": metric,
+            "mode": mode,
+            "num_samples": num_samples,
+            "scheduler": scheduler,
+            "search_alg": search_alg,
+            "max_concurrent_trials": max_concurrent_trials,
+            "time_budget_s": time_budget_s,
+            "stop": stop,
+        }
+        super().__init__(fields=fields, **kwargs)
+
+
+class RayRetrainOperator(RayStepOperator):
+    """Train, evaluate against the champion, promote if better (`plugin_core.RetrainSpec`); `train` is a TrainSpec,
+    `evaluate` an Evaluation, or dicts of their fields."""
+
+    spec_class = RetrainSpec
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,
+        alias: str | None = None,
+        registry: str | None = None,
+        train: Any = None,
+        evaluate: Any = None,
+        warm_start: bool | None = None,
+        skip_unchanged: bool | None = None,
+        on_overlap: str | None = None,
+        **kwargs: Any,
+    ):
+        fields = {
+            "model": model,
+            "alias": alias,
+            "registry": registry,
+            "train": train,
+            "evaluate": evaluate,
+            "warm_start": warm_start,
+            "skip_unchanged": skip_unchanged,
+            "on_overlap": on_overlap,
+        }
+        super().__init__(fields=fields, **kwargs)
+
+
 class RayEvaluateOperator(RayStepOperator):
-    """A user function on a checkpoint (`plugin_core.EvaluateSpec`); the result's `passed` says if its thresholds held."""
+    """The metrics of a checkpoint (`plugin_core.EvaluateSpec`); the result's `passed` says whether they are good enough."""
 
     spec_class = EvaluateSpec
 
@@ -61,20 +131,46 @@ class RayEvaluateOperator(RayStepOperator):
         self,
         *,
         evaluate: str | Callable[..., Any] | None = None,
+        predictor: str | Callable[..., Any] | None = None,
+        task: str | None = None,
+        torchmetrics: str | Callable[..., Any] | None = None,
         checkpoint: Any = None,
+        framework: str | None = None,
         dataset: Any = None,
         config: dict[str, Any] | None = None,
+        label_column: str | None = None,
+        prediction_column: str | None = None,
+        score_column: str | None = None,
+        slices: list[str] | None = None,
+        plots: bool | None = None,
         thresholds: dict[str, Any] | None = None,
+        compare_to: Any = None,
+        must_beat: Any = None,
+        batch_size: int | None = None,
+        concurrency: int | tuple[int, int] | None = None,
         num_cpus: float | None = None,
         num_gpus: float | None = None,
         **kwargs: Any,
     ):
         fields = {
             "evaluate": evaluate,
+            "predictor": predictor,
+            "task": task,
+            "torchmetrics": torchmetrics,
             "checkpoint": checkpoint,
+            "framework": framework,
             "dataset": dataset,
             "config": config,
+            "label_column": label_column,
+            "prediction_column": prediction_column,
+            "score_column": score_column,
+            "slices": slices,
+            "plots": plots,
             "thresholds": thresholds,
+            "compare_to": compare_to,
+            "must_beat": must_beat,
+            "batch_size": batch_size,
+            "concurrency": concurrency,
             "num_cpus": num_cpus,
             "num_gpus": num_gpus,
         }
@@ -82,7 +178,7 @@ class RayEvaluateOperator(RayStepOperator):
 
 
 class RayBatchInferOperator(RayStepOperator):
-    """A predictor class over a dataset, to parquet (`plugin_core.BatchInferSpec`)."""
+    """A predictor over a dataset, to files (`plugin_core.BatchInferSpec`)."""
 
     spec_class = BatchInferSpec
 
@@ -91,8 +187,15 @@ class RayBatchInferOperator(RayStepOperator):
         *,
         predictor: str | Callable[..., Any] | None = None,
         checkpoint: Any = None,
+        framework: str | None = None,
         dataset: Any = None,
         output_path: str | None = None,
+        output_format: str | None = None,
+        output_columns: list[str] | None = None,
+        partition_by: list[str] | None = None,
+        preserve_order: bool | None = None,
+        preserve_rows: bool | None = None,
+        key_column: str | None = None,
         config: dict[str, Any] | None = None,
         batch_size: int | None = None,
         concurrency: int | tuple[int, int] | None = None,
@@ -103,8 +206,15 @@ class RayBatchInferOperator(RayStepOperator):
         fields = {
             "predictor": predictor,
             "checkpoint": checkpoint,
+            "framework": framework,
             "dataset": dataset,
             "output_path": output_path,
+            "output_format": output_format,
+            "output_columns": output_columns,
+            "partition_by": partition_by,
+            "preserve_order": preserve_order,
+            "preserve_rows": preserve_rows,
+            "key_column": key_column,
             "config": config,
             "batch_size": batch_size,
             "concurrency": concurrency,
@@ -114,4 +224,56 @@ class RayBatchInferOperator(RayStepOperator):
         super().__init__(fields=fields, **kwargs)
 
 
-__all__ = ["RayBatchInferOperator", "RayEvaluateOperator", "RayStepOperator", "RayTrainOperator"]
+class PromoteModelOperator(BaseOperator):
+    """Let a model's alias stand for a result's checkpoint (`plugin_core.promote`); returns the version. A retry
+    promotes once.
+
+    :param result: an evaluation's, a training's, a search's or a retraining's output, or a checkpoint's URI.
+    :param registry: a folder or URI, or `mlflow`; default: `_models/` in the default storage path.
+    """
+
+    template_fields: Sequence[str] = ("result", "name", "alias", "registry", "dataset")
+    ui_color = "#e8f7d4"
+
+    def __init__(
+        self,
+        *,
+        result: Any,
+        name: str,
+        alias: str = CHAMPION,
+        registry: str | None = None,
+        dataset: str | None = None,
+        force: bool = False,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.result = result
+        self.name = name
+        self.alias = alias
+        self.registry = registry
+        self.dataset = dataset
+        self.force = force
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        with as_airflow_errors():
+            version = promote(
+                as_reference("result", self.result),
+                self.name,
+                self.alias,
+                registry=self.registry,
+                dataset=self.dataset,
+                force=self.force,
+            )
+        self.log.info("%s of %s is version %d: %s", self.alias, self.name, version.version, version.checkpoint)
+        return version.to_json()
+
+
+__all__ = [
+    "PromoteModelOperator",
+    "RayBatchInferOperator",
+    "RayEvaluateOperator",
+    "RayRetrainOperator",
+    "RayStepOperator",
+    "RayTrainOperator",
+    "RayTuneOperator",
+]

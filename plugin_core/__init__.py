@@ -16,23 +16,35 @@ if TYPE_CHECKING:
     from plugin_core.clusters import RayCluster as RayCluster
     from plugin_core.inprocess import execute as execute
     from plugin_core.preemption import PreemptionNotice as PreemptionNotice
+    from plugin_core.preprocessors import load_preprocessor as load_preprocessor
+    from plugin_core.preprocessors import save_preprocessor as save_preprocessor
+    from plugin_core.registry import ModelVersion as ModelVersion
+    from plugin_core.registry import get_model as get_model
+    from plugin_core.registry import promote as promote
+    from plugin_core.registry import rollback as rollback
     from plugin_core.results import BatchInferResult as BatchInferResult
     from plugin_core.results import CheckpointRef as CheckpointRef
     from plugin_core.results import EvaluationResult as EvaluationResult
+    from plugin_core.results import RetrainResult as RetrainResult
     from plugin_core.results import RunRef as RunRef
     from plugin_core.results import TrainResult as TrainResult
+    from plugin_core.results import TuneResult as TuneResult
     from plugin_core.results import parse_result as parse_result
     from plugin_core.specs import BatchInferSpec as BatchInferSpec
     from plugin_core.specs import CheckpointConfig as CheckpointConfig
+    from plugin_core.specs import Comparison as Comparison
     from plugin_core.specs import DatasetConfig as DatasetConfig
     from plugin_core.specs import EvaluateSpec as EvaluateSpec
+    from plugin_core.specs import Evaluation as Evaluation
     from plugin_core.specs import FailureConfig as FailureConfig
     from plugin_core.specs import Limits as Limits
+    from plugin_core.specs import RetrainSpec as RetrainSpec
     from plugin_core.specs import RunConfig as RunConfig
     from plugin_core.specs import ScalingConfig as ScalingConfig
     from plugin_core.specs import Threshold as Threshold
     from plugin_core.specs import TorchConfig as TorchConfig
     from plugin_core.specs import TrainSpec as TrainSpec
+    from plugin_core.specs import TuneSpec as TuneSpec
     from plugin_core.specs import load_spec as load_spec
     from plugin_core.specs import parse_spec as parse_spec
     from plugin_core.supervisor import arun as arun
@@ -42,9 +54,11 @@ _HOMES = {
     "clusters": "LocalCluster RayCluster",
     "inprocess": "execute",
     "preemption": "PreemptionNotice",
-    "results": "BatchInferResult CheckpointRef EvaluationResult RunRef TrainResult parse_result",
-    "specs": "BatchInferSpec CheckpointConfig DatasetConfig EvaluateSpec FailureConfig Limits RunConfig ScalingConfig"
-    " Threshold TorchConfig TrainSpec load_spec parse_spec",
+    "preprocessors": "load_preprocessor save_preprocessor",
+    "registry": "ModelVersion get_model promote rollback",
+    "results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult parse_result",
+    "specs": "BatchInferSpec CheckpointConfig Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig Limits"
+    " RetrainSpec RunConfig ScalingConfig Threshold TorchConfig TrainSpec TuneSpec load_spec parse_spec",
     "supervisor": "arun run",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from plugin_core.errors import InfeasibleError, SpecError
 from plugin_core.jobs import JobsClient
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec
+from plugin_core.specs import BatchInferSpec, Evaluation, RetrainSpec, StepSpec, TrainSpec, TuneSpec
 
 
 class Cluster(Protocol):
@@ -98,18 +98,27 @@ class LocalCluster:
 
 def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
     """What the step takes at once at the least, one dict a process (CPUs and GPUs; Ray's units for the rest)."""
+    if isinstance(spec, TuneSpec):
+        return required_bundles(spec.train)  # of one trial
+    if isinstance(spec, RetrainSpec):
+        # the parts run one after the other
+        return max(required_bundles(spec.train), required_bundles(spec.evaluate), key=_cpus)
     if isinstance(spec, TrainSpec):
         scaling = spec.scaling_config
         bundles = [scaling.worker_resources() for _ in range(scaling.worker_range[0])]
         # Ray Data reads on CPUs that the workers leave free; with none left it waits for ever
         return [*bundles, {"CPU": 1.0}] if spec.datasets else bundles
-    if isinstance(spec, EvaluateSpec):
+    if isinstance(spec, Evaluation) and spec.evaluate is not None:
         own = [{"CPU": spec.num_cpus, "GPU": spec.num_gpus}]
         return [*own, {"CPU": 1.0}] if spec.dataset else own
-    if isinstance(spec, BatchInferSpec):
+    if isinstance(spec, (Evaluation, BatchInferSpec)):
         actors = spec.concurrency[0] if isinstance(spec.concurrency, tuple) else spec.concurrency
         return [{"CPU": spec.num_cpus, "GPU": spec.num_gpus} for _ in range(actors)] + [{"CPU": 1.0}]
     return []
+
+
+def _cpus(bundles: list[dict[str, float]]) -> float:
+    return sum(bundle.get("CPU", 0.0) for bundle in bundles)
 
 
 def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
@@ -141,6 +150,8 @@ def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
 
 
 def _resource_field(spec: StepSpec) -> str:
+    if isinstance(spec, (TuneSpec, RetrainSpec)):
+        return "train.scaling_config"
     return "scaling_config" if isinstance(spec, TrainSpec) else "num_cpus/num_gpus"
 
 

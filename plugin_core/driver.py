@@ -20,15 +20,9 @@ from plugin_core.fence import Fence
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, RunDir
 from plugin_core.sources import unpack
-from plugin_core.specs import TrainSpec
 from plugin_core.steps import StepContext, run_step
 from plugin_core.storage import be_patient
 from plugin_core.watch import Watch, signal_pipe
-
-#: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so it backs off
-#: with their number.
-HEALTH_CHECK_S = 0.1
-HEALTH_CHECK_S_PER_WORKER = 0.005
 
 logger = logging.getLogger("raytrain.driver")
 
@@ -51,7 +45,6 @@ def run_attempt(
     with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
         try:
             watch.look()
-            _set_ray_defaults(spec)
             connect(_ship_sources(rundir, spec.runtime_env))
             context = StepContext(
                 spec=spec,
@@ -86,18 +79,6 @@ def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
         logger.warning("%s", exc.message)
     except StorageError as exc:
         logger.error("how this attempt ended (%s) cannot be recorded: %s", end.outcome, exc.message)
-
-
-def _set_ray_defaults(spec: Any) -> None:
-    workers = spec.scaling_config.worker_range[1] if isinstance(spec, TrainSpec) else 1
-    interval = max(HEALTH_CHECK_S, HEALTH_CHECK_S_PER_WORKER * workers)
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", f"{interval:g}")
-    scheduling = spec.limits.scheduling_timeout_s
-    if scheduling is not None:
-        # the controller asks for the workers' resources this long before it looks up (Ray's default is 60 s)
-        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
-    # otherwise every line that a worker prints appears twice in the job's log
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
 
 def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,9 @@
     │   ├── InfeasibleError       asks for more than the cluster will ever have
     │   ├── PayloadError          a function cannot be imported or sent
     │   ├── SpecChangedError      the run's name already stands for another spec
-    │   └── ClusterRefusedError   the cluster answers, but not to us (token, no Jobs API)
+    │   ├── ClusterRefusedError   the cluster answers, but not to us (token, no Jobs API)
+    │   ├── PromotionRefusedError the evaluation did not pass
+    │   └── AliasMovedError       a model's alias stands for another version than expected
     ├── ClusterUnreachableError   no answer from the cluster; retryable
     ├── StorageError              the run directory cannot be read or written; retryable
     └── StepError                 after the submit
@@ -14,6 +16,7 @@
         ├── StorageFullError      no space left; the last complete checkpoint is kept
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` is over
         ├── StepCancelledError    cancel was asked for
+        ├── LeaseHeldError        another retraining of the model runs
         └── FencedError           a later attempt owns the run
 
 Each class says whether the engine should retry (`retryable`), how the driver and the CLI exit (`exit_code`), and the
@@ -62,6 +65,14 @@ class SpecChangedError(SpecError):
 
 
 class ClusterRefusedError(SpecError):
+    pass
+
+
+class PromotionRefusedError(SpecError):
+    pass
+
+
+class AliasMovedError(SpecError):
     pass
 
 
@@ -117,6 +128,12 @@ class StepCancelledError(StepError):
     outcome = "cancelled"
 
 
+class LeaseHeldError(StepError):
+    retryable = True
+    exit_code = 18
+    outcome = "lease_held"
+
+
 class FencedError(StepError):
     exit_code = 15
     outcome = "fenced"
@@ -138,6 +155,7 @@ _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
         StorageFullError,
         StepTimeoutError,
         StepCancelledError,
+        LeaseHeldError,
         FencedError,
     )
 }

@@ -48,7 +48,7 @@ def classify(error: BaseException) -> RayTrainWorkflowsError:
 
 def _causes(error: BaseException) -> dict[Any, BaseException]:
     """The exceptions behind Ray's wrappers, by the worker's rank (None: no worker)."""
-    from ray.exceptions import RayTaskError
+    from ray.exceptions import RayActorError, RayTaskError
     from ray.train import ControllerError, WorkerGroupError
 
     if isinstance(error, WorkerGroupError) and error.worker_failures:
@@ -58,7 +58,17 @@ def _causes(error: BaseException) -> dict[Any, BaseException]:
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         setattr(error.cause, TRACEBACK, str(error))
         return {None: error.cause}
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        return {None: _CreationError(str(error))}
     return {None: error}
+
+
+class _CreationError(Exception):
+    """What a user's class raised in an actor's `__init__`, of which Ray keeps the text alone."""
+
+    def __init__(self, text: str):
+        super().__init__(next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""))
+        setattr(self, TRACEBACK, text)
 
 
 def _is_full(error: BaseException) -> bool:
@@ -66,14 +76,16 @@ def _is_full(error: BaseException) -> bool:
 
 
 def _is_infrastructure(error: BaseException) -> bool:
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import RayError, RayTaskError, UserCodeException
     from ray.train.v2._internal.exceptions import RayTrainError
 
     if isinstance(error, (RayError, RayTrainError)):
-        return not isinstance(error, RayTaskError)
+        return not isinstance(error, (RayTaskError, UserCodeException))
     if isinstance(error, StorageError):
         return True
-    return isinstance(error, (ConnectionError, OSError, RuntimeError)) and bool(_INFRASTRUCTURE.search(str(error)))
+    return isinstance(error, (ConnectionError, OSError, RuntimeError, _CreationError)) and bool(
+        _INFRASTRUCTURE.search(str(error))
+    )
 
 
 def _where(rank: Any) -> str:
@@ -84,6 +96,8 @@ def _one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     message = next((line for line in lines if line.strip()), "")
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, _CreationError):
+        text = message
     return text[:500]
 
 

@@ -19,12 +19,12 @@ CACHE_S = 1.0
 
 
 class Fence:
-    """Of one attempt of a run. `check()` raises FencedError once a later attempt owns the run."""
+    """Of one attempt of a run, or of one within it. `check()` raises FencedError once a later attempt owns the run."""
 
     def __init__(self, run_uri: str, attempt: int):
         self.run_uri = run_uri
         self.attempt = attempt
-        self._next = RunDir.at(run_uri).receipt_location(attempt + 1)
+        self._next = RunDir.at(run_uri).outermost.receipt_location(attempt + 1)
         self._lock = threading.Lock()
         self._looked: float | None = None
 

@@ -1,4 +1,4 @@
-"""The filesystem that Ray Train gets: the run's own, with the fence before each write and an atomic snapshot.
+"""The filesystem that Ray gets: with the fence before each write, and an atomic snapshot of Ray Train's.
 
 Ray's checkpoint manager registers a checkpoint, writes its snapshot and deletes old checkpoints before any callback runs
 (ray 2.60), so no callback can fence it; but every file of it passes through `RunConfig.storage_filesystem`.
@@ -7,6 +7,8 @@ Ray's checkpoint manager registers a checkpoint, writes its snapshot and deletes
 from __future__ import annotations
 
 import io
+import logging
+import posixpath
 from typing import Any
 
 from pyarrow import NativeFile, PythonFile
@@ -14,10 +16,16 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, Py
 
 from plugin_core.errors import FencedError
 from plugin_core.fence import Fence
+from plugin_core.pins import pinned
+from plugin_core.rundir import RunDir
 from plugin_core.storage import Location, be_patient
 
 #: Ray Train's own index of a run's checkpoints; a torn one stops the run for good (ray 2.60).
 SNAPSHOT = "checkpoint_manager_snapshot.json"
+#: The folder of a run in which Ray Tune keeps what it knows of a search.
+EXPERIMENT = "tune"
+
+logger = logging.getLogger(__name__)
 
 
 class _Replaced(io.BytesIO):
@@ -38,15 +46,15 @@ class _Replaced(io.BytesIO):
 
 
 class _FencedHandler(FileSystemHandler):
-    """The run's filesystem with the fence before each write. It travels to controller and workers as the run's URI, since
-    pyarrow's S3FileSystem forgets its retry strategy when it is pickled."""
+    """The filesystem of a place with the fence of a run before each write. It travels to controller and workers as URIs,
+    since pyarrow's S3FileSystem forgets its retry strategy when it is pickled."""
 
-    def __init__(self, run_uri: str, attempt: int):
+    def __init__(self, run_uri: str, attempt: int, place: str):
         be_patient()
-        self._key = (run_uri, attempt)
+        self._key = (run_uri, attempt, place)
         self._fence = Fence(run_uri, attempt)
         self._run = Location.of(run_uri)
-        self._fs: FileSystem = self._run.fs
+        self._fs: FileSystem = Location.of(place).fs
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _FencedHandler, self._key
@@ -84,10 +92,17 @@ class _FencedHandler(FileSystemHandler):
     # ---- writing
 
     def open_output_stream(self, path: str, metadata: Any = None) -> NativeFile:
-        if path == self._run.child(SNAPSHOT).path:
-            return PythonFile(_Replaced(self._run.child(SNAPSHOT), self._fence), mode="w")
+        if (index := self._index(path)) is not None:
+            return PythonFile(_Replaced(index, self._fence), mode="w")
         self._fence.check(cached=True)
         return self._fs.open_output_stream(path, metadata=metadata)
+
+    def _index(self, path: str) -> Location | None:
+        """The place of a file by which Ray restores, which must never be torn."""
+        for place in (self._run.child(SNAPSHOT), self._run.child(EXPERIMENT, posixpath.basename(path))):
+            if path == place.path:
+                return place
+        return None
 
     def open_append_stream(self, path: str, metadata: Any = None) -> NativeFile:
         self._fence.check()
@@ -99,6 +114,10 @@ class _FencedHandler(FileSystemHandler):
 
     def delete_dir(self, path: str) -> None:
         self._fence.check()
+        name = posixpath.basename(path.rstrip("/"))
+        if path.rstrip("/") == self._run.child(name).path and pinned(RunDir.at(self._run.uri), name):
+            logger.info("%s is kept, since it is needed elsewhere", name)
+            return
         self._fs.delete_dir(path)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
@@ -121,6 +140,7 @@ class _FencedHandler(FileSystemHandler):
         self._fs.copy_file(src, dest)
 
 
-def fenced_filesystem(run_uri: str, attempt: int) -> FileSystem:
-    """The filesystem to give to Ray Train as `RunConfig.storage_filesystem`."""
-    return PyFileSystem(_FencedHandler(run_uri, attempt))
+def fenced_filesystem(run_uri: str, attempt: int, place: str | None = None) -> FileSystem:
+    """The filesystem to give to Ray Train as `RunConfig.storage_filesystem`; or that of another `place` (a URI), for what
+    else the attempt writes."""
+    return PyFileSystem(_FencedHandler(run_uri, attempt, place or run_uri))

@@ -56,13 +56,14 @@ class JournalWriter:
     def close(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)
-        self._flush()
+        self.flush()
 
     def _flush_loop(self) -> None:
         while not self._stop.wait(FLUSH_S):
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is not written yet, now."""
         with self._lock:
             if not self._dirty:
                 return

@@ -13,6 +13,8 @@ from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
 #: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
 OPERATIONAL = ("limits", "run_config.failure_config", "run_config.storage_path", "run_config.name")
 MODULES = "the modules that travel with the step"
+#: The fields of specs that hold a user's function.
+FUNCTIONS = ("train_loop_per_worker", "evaluate", "predictor", "torchmetrics")
 
 
 def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
@@ -44,15 +46,31 @@ def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
         elif callable(value):
             by_value[field] = value
 
-    for field in ("train_loop_per_worker", "evaluate", "predictor"):
+    for field in FUNCTIONS:
         note(field, getattr(spec, field, None))
-    for field, dataset in spec_datasets(spec).items():
+    for field, dataset in _own_datasets(spec).items():
         note(f"{field}.function", dataset.function)
+    for name, inner in _parts(spec).items():
+        theirs = spec_functions(inner)
+        for mine, its in zip((by_value, references), theirs, strict=True):
+            mine.update({f"{name}.{field}": value for field, value in its.items()})
     return by_value, references
 
 
 def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
     """The spec's datasets by field name."""
+    inner = {
+        f"{name}.{field}": dataset for name, part in _parts(spec).items() for field, dataset in spec_datasets(part).items()
+    }
+    return {**_own_datasets(spec), **inner}
+
+
+def _parts(spec: StepSpec) -> dict[str, StepSpec]:
+    """The steps that a spec is made of, by field name: of a search its training, of a retraining its steps."""
+    return {name: value for name, value in spec if isinstance(value, StepSpec)}
+
+
+def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
     datasets = {f"datasets.{name}": config for name, config in getattr(spec, "datasets", {}).items()}
     if getattr(spec, "dataset", None) is not None:
         datasets["dataset"] = spec.dataset  # type: ignore[attr-defined]

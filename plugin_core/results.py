@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import ray.train
+
+    from plugin_core.specs import TrainSpec
 
 SCHEMA = 1
 #: A reference passes through an engine's database; more than this stays in result.json alone (bytes of JSON).
@@ -41,12 +43,15 @@ class CheckpointRef(_Reference):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """A train result (or its dict) stands for its checkpoint, a string for a URI."""
-        if isinstance(value, TrainResult):
+        """A train result (or its dict) stands for its checkpoint, a search's for its best, a retraining's for the
+        champion's, a string for a URI."""
+        if isinstance(value, (TrainResult, TuneResult, RetrainResult)):
             value = value.model_dump()
-        if isinstance(value, dict) and value.get("kind") == "train":
+        if isinstance(value, dict) and value.get("kind") == "tune":
+            value = {**value["best"], "checkpoint": value["best"]["best_checkpoint"] or value["best"]["checkpoint"]}
+        if isinstance(value, dict) and value.get("kind") in ("train", "retrain"):
             if value.get("checkpoint") is None:
-                raise ValueError("the train result given has no checkpoint")
+                raise ValueError(f"the {value['kind']} result given has no checkpoint")
             return value["checkpoint"]
         return {"uri": value} if isinstance(value, str) else value
 
@@ -68,6 +73,9 @@ class CheckpointRef(_Reference):
 
 
 class _Result(_Reference):
+    #: fields of which a reference leaves out what does not fit, in this order
+    bulky: ClassVar[tuple[str, ...]] = ("metrics",)
+
     schema_version: int = SCHEMA
     run: RunRef
     metrics: dict[str, Any] = {}
@@ -79,17 +87,22 @@ class _Result(_Reference):
         return json_safe(value)
 
     def reference(self) -> Self:
-        """This result, with as many metrics as fit into `REFERENCE_BYTES` (`truncated` says when some do not)."""
-        if len(self.model_dump_json()) <= REFERENCE_BYTES:
-            return self
-        kept: dict[str, Any] = {}
-        budget = REFERENCE_BYTES - len(self.model_copy(update={"metrics": {}, "truncated": True}).model_dump_json()) - 64
-        for key, value in self.metrics.items():
-            budget -= len(json.dumps({key: value}))
-            if budget < 0:
-                break
-            kept[key] = value
-        return self.model_copy(update={"metrics": kept, "truncated": True})
+        """This result, with as much as fits into `REFERENCE_BYTES` (`truncated` says when something does not)."""
+        short = self
+        for field in self.bulky:
+            if len(short.model_dump_json()) <= REFERENCE_BYTES:
+                return short
+            whole = getattr(short, field)
+            short = short.model_copy(update={field: {}, "truncated": True})
+            budget = REFERENCE_BYTES - len(short.model_dump_json()) - 64
+            kept: dict[str, Any] = {}
+            for key, value in whole.items():
+                budget -= len(json.dumps({key: value}))
+                if budget < 0:
+                    break
+                kept[key] = value
+            short = short.model_copy(update={field: kept})
+        return short
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
@@ -112,12 +125,77 @@ class TrainResult(_Result):
 
 
 class EvaluationResult(_Result):
-    """`failed` says for each broken threshold the value and the bound."""
+    """`failed` says for each metric that is not good enough the values and by how much.
+
+    `compared_metrics`: those of the checkpoint that it was compared to; `slices`: by column and value the metrics of those
+    rows; `plots`: PNG files in the run directory, by name; `dataset`: the fingerprint of the data (see `fingerprints`).
+    """
+
+    bulky: ClassVar[tuple[str, ...]] = ("slices", "compared_metrics", "metrics")
 
     kind: Literal["evaluate"] = "evaluate"
     passed: bool
     failed: dict[str, str] = {}
     checkpoint: CheckpointRef | None = None
+    compared_to: str | None = None
+    compared_metrics: dict[str, Any] = {}
+    slices: dict[str, dict[str, dict[str, Any]]] = {}
+    plots: dict[str, str] = {}
+    dataset: str | None = None
+
+
+class EvaluationRef(_Reference):
+    """An evaluation to compare to: its result, as it is."""
+
+    uri: str
+    metrics: dict[str, Any]
+    dataset: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """An evaluation's result (or its dict) stands for itself."""
+        if isinstance(value, EvaluationResult):
+            value = value.model_dump()
+        if isinstance(value, dict) and value.get("kind") == "evaluate":
+            return {"uri": value["run"]["uri"], "metrics": value["metrics"], "dataset": value.get("dataset")}
+        return value
+
+
+class TuneResult(_Result):
+    """`best` is the best trial's result, `metrics` its last report, `best_config` what it took from the space. `trials`
+    counts those that "finished", were "stopped" early or "failed"; `table` is a JSON file with a row for each."""
+
+    bulky: ClassVar[tuple[str, ...]] = ("metrics",)
+
+    kind: Literal["tune"] = "tune"
+    best: TrainResult
+    best_config: dict[str, Any]
+    trials: dict[str, int]
+    table: str
+
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        """The best trial's best checkpoint where its spec ranks them, its last one otherwise."""
+        return self.best.best_checkpoint or self.best.checkpoint
+
+    def best_train_spec(self, train: TrainSpec | None = None) -> TrainSpec:
+        """The training with what the best trial took from the space. `train`: the one that was searched over; it may be
+        left out where its functions are by reference."""
+        from plugin_core.functions import is_by_value
+        from plugin_core.rundir import RunDir
+        from plugin_core.specs import TrainSpec, TuneSpec
+        from plugin_core.tuning.space import merged
+
+        if train is None:
+            search = RunDir.at(self.run.uri).read_spec()
+            assert isinstance(search, TuneSpec)
+            train = search.train
+            named = train.model_dump(mode="json")
+            lost = [field for field in ("train_loop_per_worker",) if is_by_value(str(named.get(field)))]
+            if lost:
+                raise SpecError(f"train: missing; {', '.join(lost)} was sent by value, so the TrainSpec is needed here")
+        return TrainSpec(**merged(train.model_dump(), self.best_config))
 
 
 class BatchInferResult(_Result):
@@ -128,11 +206,27 @@ class BatchInferResult(_Result):
     rows: int
 
 
-AnyResult = TrainResult | EvaluationResult | BatchInferResult
+class RetrainResult(_Result):
+    """`outcome`: the new checkpoint was "promoted", the champion was "kept", or there was nothing new and all was
+    "skipped"; `reason` says why. `champion` is the version that the alias stands for after it, `checkpoint` its
+    checkpoint; `metrics` are the new checkpoint's, and `trained` and `evaluated` the runs of the two."""
+
+    kind: Literal["retrain"] = "retrain"
+    outcome: Literal["promoted", "kept", "skipped"]
+    reason: str
+    champion: int
+    checkpoint: CheckpointRef | None = None
+    trained: str | None = None
+    evaluated: str | None = None
+
+
+AnyResult = TrainResult | EvaluationResult | TuneResult | BatchInferResult | RetrainResult
 _KINDS: dict[str, type[AnyResult]] = {
     "train": TrainResult,
     "evaluate": EvaluationResult,
+    "tune": TuneResult,
     "batch_infer": BatchInferResult,
+    "retrain": RetrainResult,
 }
 
 

@@ -12,6 +12,9 @@ Everything an outsider needs to know about a run is here, so that neither the or
     .step/heartbeat/NNN.json                 a counter that moves, and the phase (driver)
     .step/journal/NNN-SSSS.jsonl             every report                        (Ray Train controller)
     .step/result.json                        the result, last                    (driver; create if absent)
+    .step/pins/CHECKPOINT/…                  who else needs a checkpoint         (registries, child runs, other runs)
+    _children/NAME/                          a run within this one: a trial of a search, a part of a retraining. It has no
+                                             attempts of its own: those of the outermost run are its fence.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.storage import Location, default_storage_path
 
 T = TypeVar("T")
+CHILDREN = "_children"
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,16 @@ class RunDir:
     def name(self) -> str:
         return self.location.name
 
+    # ---- runs within runs
+
+    def child(self, name: str) -> RunDir:
+        return RunDir(self.location.child(CHILDREN, name))
+
+    @property
+    def outermost(self) -> RunDir:
+        """The run that this one is within, and which has the attempts; itself where it is within none."""
+        return RunDir.at(self.location.before(CHILDREN).uri)
+
     # ---- what runs
 
     def exists(self) -> bool:
@@ -172,6 +186,11 @@ class RunDir:
         if sources:
             self._write("code.zip", sources)
         self._write_json("spec.json", record)
+
+    def write_child_spec(self, spec: StepSpec) -> None:
+        """Keep the spec of a run within another one, whose functions are the outer one's."""
+        kind = spec.kind  # type: ignore[attr-defined]
+        self._write_json("spec.json", {"schema": SCHEMA, "kind": kind, "spec": spec.to_json(), "payload": False})
 
     def read_record(self) -> dict[str, Any]:
         record = self._read_json("spec.json")

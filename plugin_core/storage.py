@@ -107,6 +107,20 @@ class Location:
         split = urlsplit(self.uri)
         return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *parts))))
 
+    @property
+    def parent(self) -> Location:
+        if self.is_local:
+            return Location(posixpath.dirname(self.uri.rstrip("/")))
+        split = urlsplit(self.uri)
+        return Location(urlunsplit(split._replace(path=posixpath.dirname(split.path.rstrip("/")))))
+
+    def before(self, part: str) -> Location:
+        """This place up to the first folder named `part`; itself where there is none."""
+        split = urlsplit(self.uri)
+        path = self.uri if self.is_local else split.path
+        head = path.partition(f"/{part}/")[0]
+        return Location(head) if self.is_local else Location(urlunsplit(split._replace(path=head)))
+
     # ---- reading
 
     def read(self) -> bytes | None:

@@ -24,11 +24,13 @@ from plugin_core.results import (
     BatchInferResult,
     CheckpointRef,
     EvaluationResult,
+    RetrainResult,
     RunRef,
     TrainResult,
+    TuneResult,
 )
 from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
-from plugin_core.specs import EvaluateSpec, StepSpec, TrainSpec
+from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec, TrainSpec, TuneSpec
 
 Play = Literal["succeed", "user_error", "infrastructure", "vanish", "hang"]
 
@@ -165,6 +167,15 @@ class FakeCluster:
         if isinstance(spec, TrainSpec):
             checkpoint = CheckpointRef(uri=RunDir.at(run.uri).location.child("checkpoint_fake").uri)
             return TrainResult(run=run, metrics=self.metrics, checkpoint=checkpoint, reports=1)
+        if isinstance(spec, TuneSpec):
+            best = self._result(spec.train, run)
+            assert isinstance(best, TrainResult)
+            trials = {"finished": spec.trials, "stopped": 0, "failed": 0}
+            return TuneResult(
+                run=run, metrics=self.metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json"
+            )
+        if isinstance(spec, RetrainSpec):
+            return RetrainResult(run=run, metrics=self.metrics, outcome="promoted", reason="as played", champion=1)
         if isinstance(spec, EvaluateSpec):
             return EvaluationResult(run=run, metrics=self.metrics, passed=True, checkpoint=spec.checkpoint)
         return BatchInferResult(run=run, metrics=self.metrics, output=f"{run.uri}/predictions", rows=0)

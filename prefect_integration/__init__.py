@@ -20,16 +20,22 @@ if TYPE_CHECKING:
     from prefect_integration.hooks import report_ray_jobs as report_ray_jobs
     from prefect_integration.tasks import abatch_infer as abatch_infer
     from prefect_integration.tasks import aevaluate as aevaluate
+    from prefect_integration.tasks import aretrain as aretrain
     from prefect_integration.tasks import atrain as atrain
+    from prefect_integration.tasks import atune as atune
     from prefect_integration.tasks import batch_infer as batch_infer
     from prefect_integration.tasks import evaluate as evaluate
+    from prefect_integration.tasks import promote as promote
+    from prefect_integration.tasks import retrain as retrain
+    from prefect_integration.tasks import rollback as rollback
     from prefect_integration.tasks import train as train
+    from prefect_integration.tasks import tune as tune
 
 _HOMES = {
     "automations": "create_recovery_automations",
     "blocks": "RayCluster RayTrainJob RayTrainJobRun",
     "hooks": "cancel_ray_jobs report_ray_jobs",
-    "tasks": "abatch_infer aevaluate atrain batch_infer evaluate train",
+    "tasks": "abatch_infer aevaluate aretrain atrain atune batch_infer evaluate promote retrain rollback train tune",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_HOME)

@@ -11,15 +11,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
-from prefect.cache_policies import CachePolicy
+from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import TaskRun
 from prefect.context import TaskRunContext
 from prefect.states import State
 
+from plugin_core import registry as registries
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.record import fingerprint, make_record
-from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, TrainResult
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, StepSpec, TrainSpec, as_spec
+from plugin_core.registry import CHAMPION, ModelVersion
+from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, RetrainResult, TrainResult, TuneResult
+from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, StepSpec, TrainSpec, TuneSpec, as_spec
 from prefect_integration.identity import Call, run_name_of
 from prefect_integration.step import Step
 
@@ -73,11 +75,25 @@ def evaluate(
     return cast(EvaluationResult, _run(spec, EvaluateSpec, cluster, key))
 
 
+@task(name="tune", **_OPTIONS)
+def tune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
+    """Search for the best training; the result's `best_train_spec()` is what to train on with."""
+    return cast(TuneResult, _run(spec, TuneSpec, cluster, key))
+
+
+@task(name="retrain", **_OPTIONS)
+def retrain(
+    spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> RetrainResult:
+    """Train, evaluate against the champion and promote if it is better, in one step."""
+    return cast(RetrainResult, _run(spec, RetrainSpec, cluster, key))
+
+
 @task(name="batch_infer", **_OPTIONS)
 def batch_infer(
     spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> BatchInferResult:
-    """Predict over a dataset with a checkpoint and write parquet."""
+    """Predict over a dataset with a checkpoint and write files."""
     return cast(BatchInferResult, _run(spec, BatchInferSpec, cluster, key))
 
 
@@ -97,12 +113,46 @@ async def aevaluate(
     return cast(EvaluationResult, await _arun(spec, EvaluateSpec, cluster, key))
 
 
+@task(name="tune", **_OPTIONS)
+async def atune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
+    """`tune`, to be awaited."""
+    return cast(TuneResult, await _arun(spec, TuneSpec, cluster, key))
+
+
+@task(name="retrain", **_OPTIONS)
+async def aretrain(
+    spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> RetrainResult:
+    """`retrain`, to be awaited."""
+    return cast(RetrainResult, await _arun(spec, RetrainSpec, cluster, key))
+
+
 @task(name="batch_infer", **_OPTIONS)
 async def abatch_infer(
     spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> BatchInferResult:
     """`batch_infer`, to be awaited."""
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
+
+
+@task(name="promote", retry_condition_fn=retry_makes_sense, cache_policy=NO_CACHE)
+def promote(
+    result: Any,
+    name: str,
+    alias: str = CHAMPION,
+    registry: str | None = None,
+    dataset: str | None = None,
+    force: bool = False,
+) -> ModelVersion:
+    """`plugin_core.promote`: let a model's alias stand for the result's checkpoint. A retry promotes once."""
+    return registries.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
+
+
+@task(name="rollback", retry_condition_fn=lambda *_: False, cache_policy=NO_CACHE)
+def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> ModelVersion:
+    """`plugin_core.rollback`: let the alias stand for what it stood for before. Never retried, which would go further
+    back."""
+    return registries.rollback(name, alias, registry=registry)
 
 
 def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from plugin_core import functions
@@ -30,6 +30,13 @@ class StepContext:
         from plugin_core.results import RunRef
 
         return RunRef(uri=self.rundir.uri, name=self.rundir.name, attempt=self.attempt)
+
+    def child(self, name: str, spec: StepSpec, field: str) -> StepContext:
+        """The context of a run within this one, which is given by a field of this one's spec; made where it is not yet."""
+        inside = {
+            key.removeprefix(f"{field}."): value for key, value in self.payload.items() if key.startswith(f"{field}.")
+        }
+        return replace(self, spec=spec, rundir=self.rundir.child(name), payload=inside)
 
     def function(self, field: str) -> Callable[..., Any]:
         """The user's function of a spec field: out of the payload, or imported."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Callable
 from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback
@@ -19,20 +20,27 @@ class JournalCallback(ReportCallback, ControllerCallback):
 
     Ray's public `UserCallback` sees the reports but neither the phases nor the end of the run, at which the last lines
     must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
-    ControllerError, which ends the training.
+    ControllerError, which ends the training. `then` gets each report's entry once it is on storage.
     """
 
-    def __init__(self, run_uri: str, attempt: int, reports_before: int):
+    def __init__(
+        self, run_uri: str, attempt: int, reports_before: int, then: Callable[[dict[str, Any]], None] | None = None
+    ):
         self._run_uri = run_uri
         self._attempt = attempt
         self._reports = reports_before
+        self._then = then
         self._writer: JournalWriter | None = None
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         self._reports += 1
         checkpoint = training_report.checkpoint
         name = posixpath.basename(checkpoint.path) if checkpoint else None
-        self._append({"report": self._reports, "metrics": metrics[0] if metrics else {}, "checkpoint": name})
+        entry = {"report": self._reports, "metrics": metrics[0] if metrics else {}, "checkpoint": name}
+        self._append(entry)
+        if self._then is not None and self._writer is not None:
+            self._writer.flush()
+            self._then(entry)
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         before, now = state_name(previous_state), state_name(current_state)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plugin_core import data
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.frameworks import TrainerInputs, build_trainer
 from plugin_core.journal import JournalReader
+from plugin_core.progress import is_number
 from plugin_core.restore import repair_snapshot
-from plugin_core.results import CheckpointRef, TrainResult
+from plugin_core.results import CheckpointRef, RunRef, TrainResult
+from plugin_core.rundir import RunDir
 from plugin_core.specs import TrainSpec
 from plugin_core.steps.worker import WorkerOptions, wrap
 from plugin_core.storage import Location
@@ -19,15 +23,22 @@ from plugin_core.storage import Location
 if TYPE_CHECKING:
     from plugin_core.steps import StepContext
 
+#: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so it backs off
+#: with their number.
+HEALTH_CHECK_S = 0.1
+HEALTH_CHECK_S_PER_WORKER = 0.005
+
 logger = logging.getLogger(__name__)
 
 
-def run(context: StepContext) -> TrainResult:
+def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None = None) -> TrainResult:
+    """Train. `on_report` gets each report's journal entry, in the controller's process."""
+    spec = context.spec
+    assert isinstance(spec, TrainSpec)
+    _set_ray_defaults(spec)  # before Ray Train is imported
     from plugin_core.steps.callbacks import JournalCallback
     from plugin_core.steps.guard import GuardCallback
 
-    spec = context.spec
-    assert isinstance(spec, TrainSpec)
     checkpoints = spec.run_config.checkpoint_config
     journal = JournalReader(context.rundir).read()
     if repaired := repair_snapshot(context.rundir, checkpoints, journal):
@@ -38,7 +49,7 @@ def run(context: StepContext) -> TrainResult:
     wrapped = functools.partial(wrap, options=options)
     loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     callbacks = [
-        JournalCallback(uri, attempt, reports_before=sum("report" in entry for entry in journal)),
+        JournalCallback(uri, attempt, sum("report" in entry for entry in journal), on_report),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     inputs = TrainerInputs(
@@ -55,6 +66,18 @@ def run(context: StepContext) -> TrainResult:
     trainer = build_trainer(spec, inputs)
     context.set_phase("training")
     return _collect(trainer.fit(), context)
+
+
+def _set_ray_defaults(spec: TrainSpec) -> None:
+    workers = spec.scaling_config.worker_range[1]
+    interval = max(HEALTH_CHECK_S, HEALTH_CHECK_S_PER_WORKER * workers)
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", f"{interval:g}")
+    scheduling = spec.limits.scheduling_timeout_s
+    if scheduling is not None:
+        # the controller asks for the workers' resources this long before it looks up (Ray's default is 60 s)
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
+    # otherwise every line that a worker prints appears twice in the job's log
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
 
 def _scaling_config(spec: TrainSpec) -> Any:
@@ -76,6 +99,31 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         failure_config=FailureConfig(**ours.failure_config.model_dump()),
         worker_runtime_env=ours.worker_runtime_env,
         callbacks=callbacks,
+    )
+
+
+def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
+    """The result of a training that was ended early, told from its journal: the last report, and of the checkpoints
+    that are still there the latest and the best."""
+    reports = [entry for entry in JournalReader(rundir).read() if "report" in entry]
+    there = set(rundir.location.names())
+    kept = [entry for entry in reports if entry.get("checkpoint") in there]
+    config = spec.run_config.checkpoint_config
+    score = config.checkpoint_score_attribute
+    scored = [entry for entry in kept if score and is_number(entry["metrics"].get(score))]
+    best = None
+    if scored:
+        best = (max if config.checkpoint_score_order == "max" else min)(scored, key=lambda entry: entry["metrics"][score])
+
+    def reference(entry: dict[str, Any] | None) -> CheckpointRef | None:
+        return CheckpointRef(uri=rundir.location.child(entry["checkpoint"]).uri) if entry else None
+
+    return TrainResult(
+        run=RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt),
+        metrics=reports[-1]["metrics"] if reports else {},
+        checkpoint=reference(kept[-1] if kept else None),
+        best_checkpoint=reference(best),
+        reports=len(reports),
     )
 
 

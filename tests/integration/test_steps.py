@@ -74,7 +74,7 @@ def chain(storage: str, rows: Path, cluster: Any) -> None:
     )
     assert evaluated.metrics == {"epoch": 2, "rows": 10}
     assert not evaluated.passed
-    assert evaluated.failed == {"rows": "10 > max 3"}
+    assert evaluated.failed == {"rows": "10 > max 3 (by 7)"}
 
     inferred = run(
         BatchInferSpec(
@@ -90,7 +90,7 @@ def chain(storage: str, rows: Path, cluster: Any) -> None:
     place = RunDir.at(inferred.output).location
     table = pyarrow.dataset.dataset(place.path, filesystem=place.fs, format="parquet").to_table().to_pydict()
     assert sorted(table["prediction"]) == [x + 102 for x in range(10)]
-    assert json.loads(place.child("_SUCCESS.json").read() or b"")["rows"] == 10
+    assert json.loads(place.parent.child("_SUCCESS.json").read() or b"")["rows"] == 10
 
 
 @pytest.fixture

@@ -35,9 +35,17 @@ from airflow_provider.common import over
 from airflow_provider.decorators import RayTrainDecoratedOperator, ray_train_task
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks import RayJobsHook
-from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperator, RayStepOperator, RayTrainOperator
+from airflow_provider.operators import (
+    PromoteModelOperator,
+    RayBatchInferOperator,
+    RayEvaluateOperator,
+    RayRetrainOperator,
+    RayStepOperator,
+    RayTrainOperator,
+    RayTuneOperator,
+)
 from airflow_provider.triggers import RayStepTrigger
-from plugin_core import CheckpointRef, LocalCluster, RayCluster, TrainSpec
+from plugin_core import CheckpointRef, Evaluation, LocalCluster, RayCluster, TrainSpec
 from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
@@ -105,12 +113,35 @@ def test_airflow_loads_the_listener_by_default() -> None:
 # ---- operators
 
 
-@pytest.mark.parametrize("operator", [RayTrainOperator, RayEvaluateOperator, RayBatchInferOperator])
+@pytest.mark.parametrize(
+    "operator", [RayTrainOperator, RayTuneOperator, RayEvaluateOperator, RayBatchInferOperator, RayRetrainOperator]
+)
 def test_an_operator_takes_the_fields_of_its_spec(operator: type[RayStepOperator]) -> None:
     own = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
     shared = set(inspect.signature(RayStepOperator.__init__).parameters) & set(StepSpec.model_fields)
     taken = {"params" if name == "xgboost_params" else name for name in own | shared}
     assert taken == set(operator.spec_class.model_fields) - {"kind"}
+
+
+def test_a_search_and_a_retraining_take_specs_and_promote_the_next_step(fake: FakeCluster, tmp_path: Path) -> None:
+    train = TrainSpec(framework="python", train_loop_per_worker=loop, run_config={"storage_path": str(tmp_path)})
+    space = {"train_loop_config": {"lr": {"uniform": [0, 1]}}}
+    search = RayTuneOperator(task_id="tune", train=train, param_space=space, metric="loss", mode="min", ray_conn_id="fake")
+    search.deferrable = False
+    found = search.execute({"ti": task_instance(task_id="tune")})
+    assert (found["kind"], found["metrics"]) == ("tune", {"loss": 0.5})
+    gate = Evaluation(evaluate=loop, must_beat={"loss": {"mode": "min"}})
+    retrain = RayRetrainOperator(task_id="retrain", model="m", train=train, evaluate=gate, ray_conn_id="fake")
+    retrain.deferrable = False
+    assert retrain.execute({"ti": task_instance(task_id="retrain")})["outcome"] == "promoted"
+    Path(found["best"]["checkpoint"]["uri"]).mkdir()
+    Path(found["best"]["checkpoint"]["uri"], "weights").touch()
+    promote = PromoteModelOperator(task_id="promote", result=str(found), name="m", registry=str(tmp_path / "models"))
+    version = promote.execute({"ti": task_instance(task_id="promote")})
+    assert (version["version"], version["checkpoint"]) == (1, found["best"]["checkpoint"]["uri"])
+    refused = PromoteModelOperator(task_id="promote", result="/nowhere", name="m/n")
+    with pytest.raises(AirflowFailException, match="SpecError: name: given 'm/n'"):
+        refused.execute({"ti": task_instance(task_id="promote")})
 
 
 def test_a_spec_together_with_fields_is_refused() -> None:

@@ -111,7 +111,13 @@ def test_only_errors_of_the_surroundings_are_retryable() -> None:
     retryable = {
         cls.__name__ for cls in all_of(RayTrainWorkflowsError) if cls.retryable and cls.__module__ == "plugin_core.errors"
     }
-    assert retryable == {"ClusterUnreachableError", "StorageError", "InfrastructureError", "StorageFullError"}
+    assert retryable == {
+        "ClusterUnreachableError",
+        "StorageError",
+        "InfrastructureError",
+        "StorageFullError",
+        "LeaseHeldError",
+    }
 
 
 @pytest.mark.parametrize("cls", [UserCodeError, InfrastructureError, FencedError])

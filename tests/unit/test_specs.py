@@ -49,7 +49,7 @@ BAD = {
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
         "scaling_config.resources_per_worker: given CPU: -1",
     ),
-    "unknown kind": ({"kind": "trane"}, "kind: given 'trane'; accepted are train, evaluate, batch_infer"),
+    "unknown kind": ({"kind": "trane"}, "kind: given 'trane'; accepted are train, tune, evaluate, batch_infer, retrain"),
     "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: given -1; accepted is: input should be greater"),
 }
 

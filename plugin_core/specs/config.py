@@ -1,31 +1,14 @@
-"""What a step is, as inert data: validated here, carried as JSON or YAML, run by the driver.
-
-Field names and defaults follow `ray.train` (ScalingConfig, RunConfig, CheckpointConfig, FailureConfig, TorchConfig of Ray
-2.60); `DEPARTURES` lists the defaults that differ on purpose. No secret belongs into a spec: name an environment
-variable of the cluster instead.
-"""
+"""What all steps share: where and how a run is kept, how long it may take, its datasets and workers."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-import yaml
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
-from plugin_core.errors import SpecError
 from plugin_core.model import Model
-from plugin_core.results import CheckpointRef
 from plugin_core.storage import normalise
 
 #: default of ours → why it is not Ray's
@@ -152,13 +135,18 @@ class Limits(Model):
 
 
 class DatasetConfig(Model):
-    """A Ray Dataset by path and format, or by a function that returns one (called in the driver)."""
+    """A Ray Dataset by path and format, or by a function that returns one (called in the driver).
+
+    `version`: the user's own name of what the data is now (a date, a commit, a table's version), by which a retraining
+    tells whether there is anything new; without one it goes by the files' names, sizes and times of change.
+    """
 
     path: Place | list[Place] | None = None
     format: Literal["parquet", "csv", "json"] | None = None
     columns: list[str] | None = None
     function: Function | None = None
     kwargs: dict[str, Any] = {}
+    version: str | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -180,21 +168,6 @@ class DatasetConfig(Model):
         return self.format or {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json"}.get(suffix)
 
 
-class Threshold(Model):
-    """Inclusive bounds on a metric."""
-
-    min: float | None = None
-    max: float | None = None
-
-
-class TorchConfig(Model):
-    """`ray.train.torch.TorchConfig`: backend nccl or gloo (None: by device), seconds for the process group to form."""
-
-    backend: Literal["nccl", "gloo"] | None = None
-    init_method: Literal["env", "tcp"] = "env"
-    timeout_s: int = Field(1800, gt=0)
-
-
 class StepSpec(Model):
     run_config: RunConfig = RunConfig()
     limits: Limits = Limits()
@@ -214,112 +187,3 @@ class StepSpec(Model):
         if variables := {**base.get("env_vars", {}), **self.runtime_env.get("env_vars", {})}:
             merged["env_vars"] = variables
         return self.model_copy(update={"runtime_env": merged})
-
-
-class TrainSpec(StepSpec):
-    """Distributed training on Ray Train.
-
-    `train_loop_per_worker` runs on every worker; XGBoost may go without one and be declared by `params`, `label_column`
-    and `num_boost_round` instead. `resume_from` is a checkpoint of *another* run to start warm from; the loop finds it
-    through `ray.train.get_checkpoint()` as long as the run has no checkpoint of its own.
-    """
-
-    kind: Literal["train"] = "train"
-    framework: str = "torch"
-    train_loop_per_worker: Function | None = None
-    train_loop_config: dict[str, Any] = {}
-    scaling_config: ScalingConfig = ScalingConfig()
-    datasets: dict[str, DatasetConfig] = {}
-    torch_config: TorchConfig | None = None
-    params: dict[str, Any] | None = None
-    label_column: str | None = None
-    num_boost_round: int | None = Field(None, ge=1)
-    resume_from: CheckpointRef | None = None
-
-    @model_validator(mode="after")
-    def _framework(self) -> Self:
-        from plugin_core.frameworks import check
-
-        check(self)
-        return self
-
-
-class EvaluateSpec(StepSpec):
-    """`evaluate(checkpoint, dataset, config)` (as many of the three as it takes) returns a dict of metrics.
-
-    `checkpoint` is a `ray.train.Checkpoint`, `dataset` a `ray.data.Dataset` or None. A metric outside its threshold
-    makes the result's `passed` false.
-    """
-
-    kind: Literal["evaluate"] = "evaluate"
-    evaluate: Function
-    checkpoint: CheckpointRef
-    dataset: DatasetConfig | None = None
-    config: dict[str, Any] = {}
-    thresholds: dict[str, Threshold] = {}
-    num_cpus: float = Field(1.0, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
-
-
-class BatchInferSpec(StepSpec):
-    """`predictor(checkpoint, **config)` is built once an actor; its `__call__(batch)` maps a dict of arrays to another."""
-
-    kind: Literal["batch_infer"] = "batch_infer"
-    predictor: Function
-    checkpoint: CheckpointRef
-    dataset: DatasetConfig
-    output_path: Place | None = Field(None, description="default: predictions/ in the run directory")
-    config: dict[str, Any] = {}
-    batch_size: int = Field(1024, ge=1)
-    concurrency: int | tuple[int, int] = 1
-    num_cpus: float = Field(1.0, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
-
-
-AnySpec = TrainSpec | EvaluateSpec | BatchInferSpec
-KINDS: dict[str, type[StepSpec]] = {"train": TrainSpec, "evaluate": EvaluateSpec, "batch_infer": BatchInferSpec}
-
-
-def parse_spec(data: Any) -> StepSpec:
-    """A spec from JSON-like data (or a spec as it is). Raises SpecError with one sentence a wrong field."""
-    if isinstance(data, StepSpec):
-        return data
-    if not isinstance(data, dict):
-        raise SpecError(f"spec: given {type(data).__name__}; accepted is a mapping of fields")
-    kind = data.get("kind", "train")
-    if kind not in KINDS:
-        raise SpecError(f"kind: given {kind!r}; accepted are {', '.join(KINDS)}")
-    return KINDS[kind](**data)
-
-
-def load_spec(path: str | Path) -> StepSpec:
-    """A spec from a YAML or JSON file."""
-    try:
-        text = Path(path).read_text()
-    except OSError as exc:
-        raise SpecError(f"spec file: given {str(path)!r}; it cannot be read ({exc.strerror})") from exc
-    try:
-        data = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
-    except (yaml.YAMLError, json.JSONDecodeError) as exc:
-        reason = str(exc).splitlines()[0]
-        raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON ({reason})") from exc
-    if not isinstance(data, dict):
-        raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON that holds a mapping of fields")
-    return parse_spec(data)
-
-
-def as_spec(value: Any, accepted: type[StepSpec], folder: str | Path | None = None) -> StepSpec:
-    """What an engine's user gave as a spec: a spec, a dict of its fields, or a YAML or JSON file (looked up in `folder`).
-
-    `accepted`: the kind that is wanted, which a dict need not name. Raises SpecError.
-    """
-    if isinstance(value, (str, os.PathLike)):
-        spec = load_spec(Path(folder or ".", value))
-    elif isinstance(value, Mapping):
-        kind = accepted.model_fields.get("kind")
-        spec = parse_spec({**({"kind": kind.default} if kind else {}), **value})
-    else:
-        spec = parse_spec(value)
-    if not isinstance(spec, accepted):
-        raise SpecError(f"kind: given {spec.kind!r}; accepted here is {accepted.__name__}")  # type: ignore[attr-defined]
-    return spec

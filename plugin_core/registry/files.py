@@ -1,0 +1,94 @@
+"""A registry of small JSON files, on any storage of ours.
+
+    <root>/NAME/versions/000001.json            a version; create if absent
+    <root>/NAME/aliases/ALIAS/000001.json       where the alias went, one file a move; the highest is where it is
+
+A move creates the next file if it is absent, so of two that found the alias at the same place one moves it and the other is
+told: compare-and-swap on storages that have none. The files are also the history, by which a rollback goes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from plugin_core.errors import AliasMovedError, SpecError, StorageError
+from plugin_core.registry import ModelVersion
+from plugin_core.storage import Location
+
+
+class FileRegistry:
+    def __init__(self, root: Location):
+        self.root = root
+
+    def register(self, model: ModelVersion) -> ModelVersion:
+        folder = self.root.child(model.name, "versions")
+        while True:
+            numbers = _numbers(folder)
+            for number in reversed(numbers):
+                there = self._version(model.name, number)
+                if there.checkpoint == model.checkpoint:
+                    return there
+            fresh = model.model_copy(update={"version": (numbers or [0])[-1] + 1})
+            if _file(folder, fresh.version).create(json.dumps(fresh.to_json(), indent=1).encode()):
+                return fresh
+
+    def get(self, name: str, alias: str) -> ModelVersion | None:
+        move = self._last_move(name, alias)
+        return self._version(name, move["version"]) if move else None
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """All versions of a model, oldest first."""
+        return [self._version(name, number) for number in _numbers(self.root.child(name, "versions"))]
+
+    def move(self, name: str, alias: str, to: int, expected: int) -> None:
+        self._move(name, alias, expected, {"version": to, "previous": expected})
+
+    def previous(self, name: str, alias: str) -> int:
+        move = self._last_move(name, alias)
+        return int(move["previous"]) if move else 0
+
+    def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
+        """The next rollback goes to what stood there before `to` did."""
+        folder = self.root.child(name, "aliases", alias)
+        moves = [self._read(_file(folder, number)) for number in _numbers(folder)]
+        before = next((move["previous"] for move in reversed(moves) if move["version"] == to), 0)
+        self._move(name, alias, expected, {"version": to, "previous": before})
+
+    def _move(self, name: str, alias: str, expected: int, move: dict[str, int]) -> None:
+        folder = self.root.child(name, "aliases", alias)
+        numbers = _numbers(folder)
+        last = self._read(_file(folder, numbers[-1]))["version"] if numbers else 0
+        if last != expected or not _file(folder, (numbers or [0])[-1] + 1).create(json.dumps(move).encode()):
+            now = self._last_move(name, alias) or {"version": 0}
+            raise AliasMovedError(
+                f"alias: {alias!r} of {name!r} moved meanwhile, from version {expected} to {now['version']}"
+            )
+
+    def _last_move(self, name: str, alias: str) -> dict[str, Any] | None:
+        folder = self.root.child(name, "aliases", alias)
+        numbers = _numbers(folder)
+        return self._read(_file(folder, numbers[-1])) if numbers else None
+
+    def _version(self, name: str, number: int) -> ModelVersion:
+        return ModelVersion(**self._read(_file(self.root.child(name, "versions"), number)))
+
+    @staticmethod
+    def _read(file: Location) -> dict[str, Any]:
+        data = file.read()
+        if data is None:
+            raise StorageError(f"registry: {file.uri} is missing")
+        try:
+            loaded: dict[str, Any] = json.loads(data)
+        except ValueError as exc:
+            raise SpecError(f"registry: {file.uri} holds no JSON ({exc})") from exc
+        return loaded
+
+
+def _numbers(folder: Location) -> list[int]:
+    return sorted(int(name[:-5]) for name in folder.names() if re.fullmatch(r"\d{6}\.json", name))
+
+
+def _file(folder: Location, number: int) -> Location:
+    return folder.child(f"{number:06}.json")

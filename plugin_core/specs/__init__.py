@@ -1,0 +1,31 @@
+"""What a step is, as inert data: validated here, carried as JSON or YAML, run by the driver.
+
+Field names and defaults follow `ray.train` (ScalingConfig, RunConfig, CheckpointConfig, FailureConfig, TorchConfig of Ray
+2.60); `DEPARTURES` lists the defaults that differ on purpose. No secret belongs into a spec: name an environment
+variable of the cluster instead.
+"""
+
+from __future__ import annotations
+
+from plugin_core.specs.batch_infer import BatchInferSpec as BatchInferSpec
+from plugin_core.specs.config import DEPARTURES as DEPARTURES
+from plugin_core.specs.config import SCHEMA as SCHEMA
+from plugin_core.specs.config import CheckpointConfig as CheckpointConfig
+from plugin_core.specs.config import DatasetConfig as DatasetConfig
+from plugin_core.specs.config import FailureConfig as FailureConfig
+from plugin_core.specs.config import Limits as Limits
+from plugin_core.specs.config import RunConfig as RunConfig
+from plugin_core.specs.config import ScalingConfig as ScalingConfig
+from plugin_core.specs.config import StepSpec as StepSpec
+from plugin_core.specs.evaluate import Comparison as Comparison
+from plugin_core.specs.evaluate import EvaluateSpec as EvaluateSpec
+from plugin_core.specs.evaluate import Evaluation as Evaluation
+from plugin_core.specs.evaluate import Threshold as Threshold
+from plugin_core.specs.parse import AnySpec as AnySpec
+from plugin_core.specs.parse import as_spec as as_spec
+from plugin_core.specs.parse import load_spec as load_spec
+from plugin_core.specs.parse import parse_spec as parse_spec
+from plugin_core.specs.retrain import RetrainSpec as RetrainSpec
+from plugin_core.specs.train import TorchConfig as TorchConfig
+from plugin_core.specs.train import TrainSpec as TrainSpec
+from plugin_core.specs.tune import TuneSpec as TuneSpec

@@ -1,0 +1,53 @@
+"""A batch inference."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from plugin_core.results import CheckpointRef
+from plugin_core.specs.config import DatasetConfig, Function, Place, StepSpec
+
+
+class BatchInferSpec(StepSpec):
+    """Predictions over a dataset of any size, written as files.
+
+    `predictor(checkpoint, **config)` is built once an actor; its `__call__(batch)` maps a dict of arrays to another, whose
+    columns (or `output_columns` of them) are written. A preprocessor saved with the checkpoint transforms each batch first.
+    `concurrency`: actors, or [min, max] of a pool that grows and shrinks; `batch_size` in rows.
+
+    `output_path` has to be empty, or this run's own. `partition_by`: columns by whose values parquet files are laid into
+    folders. `preserve_order`: files and rows in the order of the dataset. `preserve_rows`: the predictor must return as
+    many rows as it gets. `key_column`: a column with a unique key in each row, by which an attempt goes on where the last
+    one was killed; without it, an attempt begins anew. `framework`: what the predictor expects the checkpoint to be of.
+    """
+
+    kind: Literal["batch_infer"] = "batch_infer"
+    predictor: Function
+    checkpoint: CheckpointRef
+    framework: str | None = None
+    dataset: DatasetConfig
+    output_path: Place | None = Field(None, description="default: predictions/ in the run directory")
+    output_format: Literal["parquet", "csv", "json"] = "parquet"
+    output_columns: list[str] | None = None
+    partition_by: list[str] = []
+    preserve_order: bool = False
+    preserve_rows: bool = False
+    key_column: str | None = None
+    config: dict[str, Any] = {}
+    batch_size: int = Field(1024, ge=1)
+    concurrency: int | tuple[int, int] = 1
+    num_cpus: float = Field(1.0, ge=0)
+    num_gpus: float = Field(0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _output(self) -> Self:
+        if self.partition_by and self.output_format != "parquet":
+            raise ValueError(f"partition_by: given with output_format {self.output_format!r}; accepted is it with parquet")
+        columns = self.output_columns
+        for name in [*self.partition_by, *([self.key_column] if self.key_column else [])]:
+            if columns is not None and name not in columns:
+                field = "key_column" if name == self.key_column else "partition_by"
+                raise ValueError(f"{field}: given {name!r}; accepted is one of output_columns ({', '.join(columns)})")
+        return self

@@ -1,0 +1,112 @@
+"""An evaluation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from plugin_core.model import Model
+from plugin_core.results import CheckpointRef, EvaluationRef
+from plugin_core.specs.config import DatasetConfig, Function, StepSpec
+from plugin_core.verdict import KNOWN_MODES
+
+
+class Threshold(Model):
+    """Inclusive bounds on a metric."""
+
+    min: float | None = None
+    max: float | None = None
+
+
+class Comparison(Model):
+    """How a metric has to stand against the same metric of another checkpoint: at least as good, give or take `tolerance`
+    (in the metric's unit; a negative one asks for so much more). `mode`: whether more ("max") or less ("min") is better;
+    it may be left out for the built-in metrics."""
+
+    mode: Literal["max", "min"] | None = None
+    tolerance: float = 0.0
+
+
+class Evaluation(StepSpec):
+    """How a checkpoint is evaluated, whichever it is: an EvaluateSpec without its checkpoints.
+
+    Metrics of a checkpoint on a dataset, and whether they are good enough, in one of two ways:
+
+    * `evaluate(checkpoint, dataset, config)` (as many of the three as it takes) returns a dict of metrics. `checkpoint` is
+      a `ray.train.Checkpoint`, `dataset` a `ray.data.Dataset` or None. It is one process of `num_cpus` and `num_gpus`.
+    * `predictor` (as in BatchInferSpec) with `task`, or with `torchmetrics`: `concurrency` actors predict, each of
+      `num_cpus` and `num_gpus`, and what they count is put together exactly. `task` computes the metrics that
+      `docs/evaluate.md` lists; `torchmetrics()` returns a `torchmetrics.Metric` or `MetricCollection`. Both compare
+      `prediction_column`, which the predictor adds, to `label_column`; `score_column` holds the probability of class 1, or
+      one for each class 0, 1, 2, …, for metrics that need it. `slices`: columns by whose values the metrics are told apart.
+
+    A metric outside its threshold, or one that does not beat the other checkpoint's as `must_beat` asks, makes the result's
+    `passed` false. `framework`: what the code expects the checkpoint to be of; another one is refused. `plots`: draw
+    confusion matrix or residuals.
+    """
+
+    evaluate: Function | None = None
+    predictor: Function | None = None
+    task: Literal["classification", "regression"] | None = None
+    torchmetrics: Function | None = None
+    framework: str | None = None
+    dataset: DatasetConfig | None = None
+    config: dict[str, Any] = {}
+    label_column: str = "label"
+    prediction_column: str = "prediction"
+    score_column: str | None = None
+    slices: list[str] = []
+    plots: bool = True
+    thresholds: dict[str, Threshold] = {}
+    must_beat: dict[str, Comparison] = {}
+    batch_size: int = Field(1024, ge=1)
+    concurrency: int | tuple[int, int] = 1
+    num_cpus: float = Field(1.0, ge=0)
+    num_gpus: float = Field(0.0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """`must_beat` may be a list of metrics."""
+        if isinstance(value, dict) and isinstance(value.get("must_beat"), (list, tuple)):
+            return {**value, "must_beat": {name: {} for name in value["must_beat"]}}
+        return value
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.evaluate is None) == (self.predictor is None):
+            raise ValueError("evaluate: accepted is exactly one of evaluate and predictor")
+        if self.evaluate is not None:
+            for name in ("task", "torchmetrics", "score_column", "slices"):
+                if getattr(self, name):
+                    raise ValueError(f"{name}: given with evaluate, which computes all; accepted is it with predictor")
+        elif self.task is None and self.torchmetrics is None:
+            raise ValueError("task: missing; accepted with predictor are 'classification', 'regression', or torchmetrics")
+        elif self.dataset is None:
+            raise ValueError("dataset: missing; predictor needs one")
+        return self
+
+    @model_validator(mode="after")
+    def _modes(self) -> Self:
+        for name, comparison in self.must_beat.items():
+            if comparison.mode is None and name not in KNOWN_MODES:
+                raise ValueError(f"must_beat.{name}.mode: missing; accepted are 'max' (more is better) and 'min'")
+        return self
+
+
+class EvaluateSpec(Evaluation):
+    """An evaluation of `checkpoint`. `compare_to`: another checkpoint, which is then evaluated on the same data, or the
+    result of an earlier evaluation; `must_beat` says which metrics have to stand up to it."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    checkpoint: CheckpointRef
+    compare_to: EvaluationRef | CheckpointRef | None = None
+
+    @model_validator(mode="after")
+    def _comparison(self) -> Self:
+        if self.must_beat and self.compare_to is None:
+            raise ValueError("compare_to: missing; must_beat needs a checkpoint or an evaluation's result to compare to")
+        if self.compare_to is not None and not self.must_beat:
+            raise ValueError("must_beat: missing; compare_to needs to know which metrics count")
+        return self

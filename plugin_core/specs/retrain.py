@@ -1,0 +1,45 @@
+"""A retraining: train, evaluate against the champion, promote if it is better."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from plugin_core.specs.config import StepSpec
+from plugin_core.specs.evaluate import Evaluation
+from plugin_core.specs.train import TrainSpec
+
+
+class RetrainSpec(StepSpec):
+    """One step that trains `model` anew, evaluates the new checkpoint and the champion on the same data, and lets `alias`
+    stand for the new one if it is good enough: within the thresholds of `evaluate`, and as good as its `must_beat` asks.
+
+    `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: begin with the champion's checkpoint.
+    `skip_unchanged`: do nothing where the champion was trained on the same data (see `DatasetConfig.version`).
+    `on_overlap`: what to do while another retraining of the model runs: "wait" for it, "skip" this one, or "fail",
+    which the engine may try again. The `run_config`, `limits` and `runtime_env` of the parts do not count, those of the
+    retraining do; but for `train.run_config.checkpoint_config` and `failure_config`.
+    """
+
+    kind: Literal["retrain"] = "retrain"
+    model: str
+    alias: str = "champion"
+    registry: str | None = None
+    train: TrainSpec
+    evaluate: Evaluation
+    warm_start: bool = True
+    skip_unchanged: bool = True
+    on_overlap: Literal["wait", "skip", "fail"] = "wait"
+
+    @model_validator(mode="after")
+    def _gate(self) -> Self:
+        from plugin_core.registry import check_name
+
+        check_name("model", self.model)
+        check_name("alias", self.alias)
+        if not (self.evaluate.thresholds or self.evaluate.must_beat):
+            raise ValueError(
+                "evaluate.must_beat: missing; a retraining needs thresholds or must_beat to know what is better"
+            )
+        return self

@@ -1,0 +1,102 @@
+"""A search for the best training."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from plugin_core.model import Model
+from plugin_core.specs.config import StepSpec
+from plugin_core.specs.train import TrainSpec
+from plugin_core.tuning import space
+
+#: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` know; "asha" is ours for
+#: "async_hyperband".
+SCHEDULERS = ("fifo", "asha", "async_hyperband", "median_stopping_rule", "hyperband", "pbt", "pb2")
+SEARCHERS = ("random", "optuna", "hyperopt", "bayesopt", "ax", "hebo", "nevergrad", "zoopt")
+
+
+class _Named(Model):
+    """`type`, and `options`: the keyword arguments of that class of Ray Tune's."""
+
+    type: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """Its name stands for it; options may stand beside `type`."""
+        if isinstance(value, str):
+            return {"type": value}
+        if isinstance(value, dict) and "type" in value:
+            options = {name: item for name, item in value.items() if name not in ("type", "options")}
+            return {"type": value["type"], "options": {**value.get("options", {}), **options}}
+        return value
+
+
+class SchedulerConfig(_Named):
+    """Which trials go on: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations` are a space
+    like `param_space`."""
+
+    type: Literal[SCHEDULERS]  # type: ignore[valid-type]
+
+    @model_validator(mode="after")
+    def _mutations(self) -> Self:
+        if self.type in ("pbt", "pb2"):
+            name = "hyperparam_mutations" if self.type == "pbt" else "hyperparam_bounds"
+            if not self.options.get(name):
+                raise ValueError(f"scheduler.{name}: missing; {self.type!r} needs it")
+        return self
+
+
+class SearchConfig(_Named):
+    """Which trials are begun: "random" (grids too), "optuna", and Ray's others, each with a package of its own."""
+
+    type: Literal[SEARCHERS]  # type: ignore[valid-type]
+
+
+class TuneSpec(StepSpec):
+    """Trainings that differ in `param_space`, in search of the best `metric`. Each trial is a Ray Train run of `train`.
+
+    `param_space`: by field of `train`, what varies (see `tuning.space`). `num_samples`: how often it is sampled; a grid is
+    run whole each time. `stop`: a trial is over when a metric reaches its number (`training_iteration` counts reports).
+    `time_budget_s`: begin nothing new, and end what runs, after so many seconds over all attempts. `max_concurrent_trials`:
+    default as many as fit on the cluster.
+    """
+
+    kind: Literal["tune"] = "tune"
+    train: TrainSpec
+    param_space: dict[str, Any]
+    metric: str
+    mode: Literal["max", "min"]
+    num_samples: int = Field(1, ge=1)
+    scheduler: SchedulerConfig | None = None
+    search_alg: SearchConfig | None = None
+    max_concurrent_trials: int | None = Field(None, ge=1)
+    time_budget_s: float | None = Field(None, gt=0)
+    stop: dict[str, float] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_space(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or not isinstance(value.get("param_space"), dict):
+            return value
+        return {**value, "param_space": space.as_data(value["param_space"])}
+
+    @model_validator(mode="after")
+    def _space(self) -> Self:
+        space.check(self.param_space)
+        searcher = self.search_alg.type if self.search_alg else "random"
+        if searcher != "random" and space.grid_size(self.param_space) > 1:
+            raise ValueError(f"param_space: given a grid_search with search_alg {searcher!r}; accepted is it with 'random'")
+        return self
+
+    def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
+        """`train` with what a trial takes from the space. Raises SpecError where that is no training."""
+        return TrainSpec(**space.merged(self.train.model_dump(), chosen))
+
+    @property
+    def trials(self) -> int:
+        """How many trials there are to be."""
+        return self.num_samples * space.grid_size(self.param_space)

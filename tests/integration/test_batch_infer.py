@@ -1,0 +1,211 @@
+"""Batch inference on a real Ray head: what is written, what survives a kill, what is refused."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet
+import pytest
+
+from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, TrainSpec, run, save_preprocessor
+from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.rundir import RunDir
+from plugin_core.supervisor import Supervisor, prepare, run_sync
+from tests.integration.following import in_background, wait_until
+
+
+class Doubler:
+    """Twice `x`; slow where the test wants to have time to kill something, and it tells who runs."""
+
+    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0):
+        self.sleep_s = sleep_s
+        if pids:
+            Path(pids, str(os.getpid())).touch()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(self.sleep_s)
+        kept = {name: values for name, values in batch.items() if name != "ballast"}
+        return {**kept, "twice": 2 * batch["x"]}
+
+
+class Halver(Doubler):
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {name: values[::2] for name, values in batch.items()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"epoch": 0}))
+    return str(folder)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    """Eight files of 250 rows, with a key over all; big enough for Ray Data to read each by itself."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for part in range(8):
+        keys = np.arange(250) + 250 * part
+        region = [("north", "south")[key % 2] for key in keys]
+        ballast = [os.urandom(8000) for _ in keys]
+        table = pa.table({"key": keys, "x": keys * 1.0, "region": region, "ballast": ballast})
+        pyarrow.parquet.write_table(table, folder / f"part-{part}.parquet", row_group_size=50)
+    return str(folder)
+
+
+def spec(tmp_path: Path, checkpoint: str, rows: str, **fields: Any) -> BatchInferSpec:
+    defaults: dict[str, Any] = {
+        "predictor": Doubler,
+        "checkpoint": checkpoint,
+        "dataset": {"path": rows, "format": "parquet"},
+        "batch_size": 50,
+        "run_config": RunConfig(name="infer", storage_path=str(tmp_path / "runs")),
+    }
+    return BatchInferSpec(**{**defaults, **fields})
+
+
+def read(place: str, **options: Any) -> pd.DataFrame:
+    return pyarrow.dataset.dataset(place, **options).to_table().to_pandas()
+
+
+def check_rows(found: pd.DataFrame) -> None:
+    """No row twice, none missing, each with its own prediction."""
+    assert sorted(found["key"]) == list(range(2000))
+    assert (found["twice"] == 2.0 * found["key"]).all()
+
+
+def test_parquet_by_partition_with_chosen_columns(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
+) -> None:
+    chosen = {"output_columns": ["key", "twice", "region"], "partition_by": ["region"], "preserve_rows": True}
+    result = run(spec(tmp_path, checkpoint, rows, output_path=str(tmp_path / "out"), **chosen), cluster)
+    assert result.rows == 2000
+    assert result.output == str(tmp_path / "out" / "attempt-001")
+    found = read(str(tmp_path / "out"), partitioning="hive", format="parquet", exclude_invalid_files=True)
+    check_rows(found)
+    assert sorted(path.name for path in Path(result.output).iterdir()) == ["region=north", "region=south"]
+    marker = json.loads((tmp_path / "out" / "_SUCCESS.json").read_text())
+    assert marker["rows"] == sum(marker["files"].values()) == 2000
+
+
+@pytest.mark.parametrize("output_format", ["csv", "json"])
+@pytest.mark.slow
+def test_text_in_the_order_of_the_dataset(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str, output_format: Any
+) -> None:
+    ordered = {"output_format": output_format, "preserve_order": True, "concurrency": 2}
+    result = run(spec(tmp_path, checkpoint, rows, **ordered), cluster)
+    files = json.loads(Path(result.output).parent.joinpath("_SUCCESS.json").read_text())["files"]
+    frames = [read(f"{result.output}/{name}", format=output_format) for name in files]
+    assert list(pd.concat(frames)["key"]) == list(range(2000))
+
+
+@pytest.mark.slow
+def test_a_preprocessor_of_the_checkpoint_transforms_each_batch(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
+) -> None:
+    import ray.train
+    from ray.data.preprocessors import StandardScaler
+
+    scaler = StandardScaler(columns=["x"])
+    scaler.stats_ = {"mean(x)": 1000.0, "std(x)": 10.0}
+    scaler._fitted = True
+    save_preprocessor(ray.train.Checkpoint(checkpoint), scaler)
+    result = run(spec(tmp_path, checkpoint, rows), cluster)
+    found = read(result.output)
+    assert np.allclose(found["twice"], 2 * (found["key"] - 1000.0) / 10.0)
+
+
+@pytest.mark.parametrize("key_column", [pytest.param(None, marks=pytest.mark.slow), "key"])
+def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str, key_column: str | None
+) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    slow = {"config": {"pids": str(pids), "sleep_s": 0.15}, "key_column": key_column, "output_path": str(tmp_path / "out")}
+    given = spec(tmp_path, checkpoint, rows, **slow)
+    rundir = run_sync(prepare(given, cluster))
+    with in_background(Supervisor(rundir, cluster)) as following:
+        first = "rows" if key_column else "attempt-001"
+        wait_until(lambda: len(list((tmp_path / "out" / first).glob("*.parquet"))) >= 2)
+        kill_driver(rundir)
+        result = following.result(240)
+    assert result.run.attempt == 2
+    check_rows(read(result.output))
+    assert result.rows == 2000
+    left = "rows" if key_column else "attempt-002"
+    assert sorted(os.listdir(tmp_path / "out")) == ["_RUN.json", "_SUCCESS.json", left]
+
+
+@pytest.mark.slow
+def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
+) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    given = spec(tmp_path, checkpoint, rows, config={"pids": str(pids), "sleep_s": 0.1}, output_path=str(tmp_path / "out"))
+    rundir = run_sync(prepare(given, cluster))
+    with in_background(Supervisor(rundir, cluster)) as following:
+        wait_until(lambda: list((tmp_path / "out" / "attempt-001").glob("*.parquet")))
+        os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
+        result = following.result(240)
+    assert result.run.attempt == 1
+    assert len(list(pids.iterdir())) == 2
+    check_rows(read(result.output))
+
+
+def kill_driver(rundir: RunDir) -> None:
+    """SIGKILL to the process that runs `plugin_core.driver` for this run."""
+    found = [p for p in psutil.process_iter(["cmdline"]) if "plugin_core.driver" in (p.info["cmdline"] or ())]
+    mine = [p for p in found if rundir.uri in (p.info["cmdline"] or ())]
+    assert mine
+    for process in mine:
+        process.kill()
+
+
+def test_what_cannot_be_is_refused_before_anything_runs(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.csv").write_text("x")
+    home = RunDir.at(str(tmp_path / "xgb"))
+    data = {"train": DatasetConfig(path=rows, format="parquet")}
+    home.write_child_spec(TrainSpec(framework="xgboost", params={}, label_column="y", datasets=data))
+    made = home.location.child("checkpoint_1")
+    made.child("model").write(b"m")
+    for fields, words in (
+        ({"output_path": str(tmp_path / "out")}, "output_path: given"),
+        ({"key_column": "id"}, "key_column: given 'id', which"),
+        (
+            {"checkpoint": made.uri, "framework": "torch"},
+            "which a training with framework 'xgboost' made; accepted is one of framework 'torch'",
+        ),
+        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: given with output_format 'csv'"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            run(spec(tmp_path, fields.pop("checkpoint", checkpoint), rows, **fields), cluster)
+        assert words in caught.value.message
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_predictor_that_loses_rows_is_told_where_rows_count(
+    cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
+) -> None:
+    with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; accepted is one row for each"):
+        run(spec(tmp_path, checkpoint, rows, predictor=Halver, preserve_rows=True), cluster)
+    dropped = run(
+        spec(tmp_path, checkpoint, rows, predictor=Halver, run_config=RunConfig(name="h", storage_path=str(tmp_path))),
+        cluster,
+    )
+    assert dropped.rows == 1000

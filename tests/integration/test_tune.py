@@ -1,0 +1,200 @@
+"""Searches on a real Ray head: trials are Ray Train runs, a killed search goes on, PBT hands checkpoints over."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, run
+from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.rundir import RunDir
+from plugin_core.supervisor import Supervisor, prepare, run_sync
+from tests.integration.following import in_background, wait_until
+from tests.steps_for_tests import restore, save
+
+
+def loop(config: dict[str, Any]) -> None:
+    """Adds `step` a report; tells each start in the folder `starts`; waits at report `hold` until `go` is there."""
+    import time
+
+    import ray.train
+
+    state = restore() or {"epoch": -1, "value": 0.0}
+    name = ray.train.get_context().get_experiment_name()
+    if "starts" in config:
+        with open(Path(config["starts"], name), "a") as file:
+            file.write(f"{state['epoch'] + 1}\n")
+    if config.get("fail") == config["step"]:
+        raise ValueError(f"step {config['step']} is no good")
+    value = state["value"]
+    for epoch in range(state["epoch"] + 1, config["epochs"]):
+        while config.get("hold") == [config["step"], epoch] and not Path(config["go"]).exists():
+            time.sleep(0.1)
+        value += config["step"]
+        metrics = {"epoch": epoch, "value": value, "step": config["step"]}
+        ray.train.report(metrics, checkpoint=save({"epoch": epoch, "value": value}))
+
+
+def without_checkpoint(config: dict[str, Any]) -> None:
+    import ray.train
+
+    ray.train.report({"value": config["step"]})
+
+
+def spec(tmp_path: Path, **fields: Any) -> TuneSpec:
+    config = {"epochs": 3, "step": 0, **fields.pop("config", {})}
+    defaults: dict[str, Any] = {
+        "train": TrainSpec(framework="python", train_loop_per_worker=loop, train_loop_config=config),
+        "param_space": {"train_loop_config": {"step": {"grid_search": [1, 3, 2]}}},
+        "metric": "value",
+        "mode": "max",
+        "run_config": RunConfig(name="search", storage_path=str(tmp_path)),
+    }
+    return TuneSpec(**{**defaults, **fields})
+
+
+def table(result: Any) -> dict[int, dict[str, Any]]:
+    rows = json.loads(Path(result.table).read_text())
+    return {row["config"]["train_loop_config"]["step"]: row for row in rows}
+
+
+def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalCluster, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.mkdir()
+    config = {"starts": str(starts), "hold": [2, 1], "go": str(tmp_path / "go")}
+    space = {"train_loop_config": {"step": {"grid_search": [1, 2]}}}
+    given = spec(tmp_path, param_space=space, config=config, max_concurrent_trials=1)
+    rundir = run_sync(prepare(given, cluster))
+    with in_background(Supervisor(rundir, cluster)) as following:
+        wait_until(lambda: len(list(starts.iterdir())) == 2)
+        wait_until(lambda: any("checkpoint" in str(path) for path in newest(rundir, starts).glob("checkpoint_*")))
+        kill_driver(rundir)
+        (tmp_path / "go").touch()
+        result = following.result(300)
+    assert result.run.attempt == 2
+    assert result.trials == {"finished": 2, "stopped": 0, "failed": 0}
+    assert result.best_config == {"train_loop_config": {"step": 2}}
+    assert result.metrics["value"] == 6.0
+    assert {step: row["value"] for step, row in table(result).items()} == {1: 3.0, 2: 6.0}
+    begun = {path.name: path.read_text().split() for path in starts.iterdir()}
+    assert sorted(len(starts) for starts in begun.values()) == [1, 2], begun
+    assert next(starts for starts in begun.values() if len(starts) == 2) == ["0", "1"]
+    best = result.best_train_spec(given.train)
+    assert best.train_loop_config["step"] == 2
+    with result.checkpoint.as_directory() as folder:
+        assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
+
+
+def newest(rundir: RunDir, starts: Path) -> Path:
+    name = max(starts.iterdir(), key=lambda path: path.stat().st_mtime).name
+    return Path(rundir.uri, "_children", name)
+
+
+def kill_driver(rundir: RunDir) -> None:
+    found = [p for p in psutil.process_iter(["cmdline"]) if rundir.uri in (p.info["cmdline"] or ())]
+    assert found
+    for process in found:
+        os.kill(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_failed_trial_is_told_and_the_others_count(cluster: LocalCluster, tmp_path: Path) -> None:
+    result = run(spec(tmp_path, config={"fail": 3}), cluster)
+    assert result.trials == {"finished": 2, "stopped": 0, "failed": 1}
+    assert result.best_config == {"train_loop_config": {"step": 2}}
+    assert "step 3 is no good" in table(result)[3]["error"]
+
+
+@pytest.mark.slow
+def test_a_search_of_which_every_trial_fails_fails_with_the_first_ones_error(cluster: LocalCluster, tmp_path: Path) -> None:
+    space = {"train_loop_config": {"step": {"grid_search": [5]}}}
+    with pytest.raises(UserCodeError, match=r"all 1 trials failed; the first: .*step 5 is no good"):
+        run(spec(tmp_path, param_space=space, config={"fail": 5}), cluster)
+
+
+@pytest.mark.slow
+def test_asha_stops_bad_trials_and_optuna_suggests(cluster: LocalCluster, tmp_path: Path) -> None:
+    given = spec(
+        tmp_path,
+        param_space={"train_loop_config": {"step": {"uniform": [0, 1]}}},
+        num_samples=3,
+        config={"epochs": 4},
+        scheduler={"type": "asha", "grace_period": 1, "reduction_factor": 2, "max_t": 4},
+        search_alg={"type": "optuna", "seed": 1},
+        max_concurrent_trials=1,
+    )
+    result = run(given, cluster)
+    assert sum(result.trials.values()) == 3
+    rows = json.loads(Path(result.table).read_text())
+    assert result.metrics["value"] == pytest.approx(max(row["value"] for row in rows))
+    assert result.best.checkpoint is not None
+
+
+@pytest.mark.slow
+def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.mkdir()
+    given = spec(
+        tmp_path,
+        param_space={"train_loop_config": {"step": {"grid_search": [0.0, 10.0]}}},
+        config={"epochs": 6, "starts": str(starts)},
+        scheduler={
+            "type": "pbt",
+            "perturbation_interval": 2,
+            "quantile_fraction": 0.5,
+            "hyperparam_mutations": {"train_loop_config": {"step": {"choice": [5.0, 20.0]}}},
+            "synch": True,
+        },
+        max_concurrent_trials=2,
+    )
+    result = run(given, cluster)
+    legs = {path.name: path.read_text().split() for path in starts.iterdir()}
+    assert len(legs) > 2, legs
+    taken_over = [name for name, begun in legs.items() if name.count("-") > 1 and begun[0] != "0"]
+    assert taken_over, legs
+    # nobody ended with what steps of 0 alone give
+    assert all(row["value"] > 0 for row in json.loads(Path(result.table).read_text()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"metric": "vlaue"},
+            "metric: given 'vlaue', which the train function did not report; accepted are epoch, value, step",
+        ),
+        (
+            {
+                "train": TrainSpec(
+                    framework="python", train_loop_per_worker=without_checkpoint, train_loop_config={"step": 0}
+                ),
+                "scheduler": {
+                    "type": "pbt",
+                    "hyperparam_mutations": {"train_loop_config": {"step": {"choice": [5.0, 20.0]}}},
+                },
+            },
+            "scheduler: given 'pbt', which hands checkpoints from trial to trial, and the train function reported none",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_what_only_a_report_can_show_ends_the_search_at_the_first(
+    cluster: LocalCluster, tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        run(spec(tmp_path, max_concurrent_trials=1, **fields), cluster)
+    assert words in caught.value.message
+    assert len(list(Path(tmp_path, "search", "_children").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_budget_of_time_ends_a_search_with_what_there_is(cluster: LocalCluster, tmp_path: Path) -> None:
+    config = {"hold": [3, 1], "go": str(tmp_path / "never")}
+    result = run(spec(tmp_path, config=config, max_concurrent_trials=1, time_budget_s=90), cluster)
+    assert result.trials["finished"] >= 1
+    assert sum(result.trials.values()) < 4
+    assert result.metrics["value"] >= 3.0

@@ -1,0 +1,222 @@
+"""The registry of files: versions, an alias that moves by compare-and-swap, rollback; the lease; pins."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult, get_model, promote, rollback
+from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError
+from plugin_core.fenced_fs import fenced_filesystem
+from plugin_core.lease import Lease
+from plugin_core.pins import pin, pinned, unpin
+from plugin_core.registry.files import FileRegistry
+from plugin_core.rundir import Heartbeat, RunDir
+from plugin_core.specs import RunConfig, TrainSpec
+from plugin_core.storage import Location
+
+SPEC = {"framework": "python", "train_loop_per_worker": "tests.steps_for_tests:counting_loop"}
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def trained(storage: Path, name: str) -> TrainResult:
+    """A run with one checkpoint, as a training leaves it."""
+    rundir = RunDir.of(TrainSpec(**SPEC, run_config=RunConfig(name=name, storage_path=str(storage))))
+    rundir.write_spec(TrainSpec(**SPEC, run_config=RunConfig(name=name, storage_path=str(storage))))
+    place = rundir.location.child("checkpoint_1")
+    place.child("weights").write(b"w")
+    return TrainResult(run=RunRef(uri=rundir.uri, name=name), checkpoint=CheckpointRef(uri=place.uri), reports=1)
+
+
+def judged(result: TrainResult, passed: bool = True, compared_to: str | None = None) -> EvaluationResult:
+    return EvaluationResult(
+        run=RunRef(uri=f"{result.run.uri}-evaluation", name="e"),
+        metrics={"accuracy": 0.9},
+        passed=passed,
+        failed={} if passed else {"accuracy": "0.9 < min 0.95 (by 0.05)"},
+        checkpoint=result.checkpoint,
+        compared_to=compared_to,
+    )
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    return {"registry": str(tmp_path / "models")}
+
+
+def test_a_promotion_registers_with_lineage_and_moves_the_alias(storage: Path, options: dict[str, Any]) -> None:
+    first = trained(storage, "one")
+    model = promote(judged(first), "digits", dataset="d1", **options)
+    assert model == get_model("digits", **options)
+    assert (model.version, model.checkpoint, model.run) == (1, first.checkpoint.uri, first.run.uri)
+    assert (model.evaluation, model.metrics, model.dataset) == (f"{first.run.uri}-evaluation", {"accuracy": 0.9}, "d1")
+    second = promote(trained(storage, "two"), "digits", **options)
+    assert second.version == 2
+    assert get_model("digits", "staging", **options) is None
+    assert [model.version for model in FileRegistry(Location.of(options["registry"])).versions("digits")] == [1, 2]
+
+
+def test_promoting_again_is_the_same_promotion(storage: Path, options: dict[str, Any]) -> None:
+    result = judged(trained(storage, "one"))
+    assert promote(result, "digits", **options) == promote(result.to_json(), "digits", **options)
+    assert promote(result.checkpoint.uri, "digits", "staging", **options).version == 1
+
+
+def test_rollbacks_go_further_and_further_back(storage: Path, options: dict[str, Any]) -> None:
+    for name in ("one", "two", "three"):
+        promote(trained(storage, name), "digits", **options)
+    assert rollback("digits", **options).version == 2
+    assert rollback("digits", **options).version == 1
+    with pytest.raises(SpecError, match="alias: given 'champion' of 'digits', before which there was nothing"):
+        rollback("digits", **options)
+    assert promote(trained(storage, "four"), "digits", **options).version == 4
+    assert rollback("digits", **options).version == 1
+
+
+def test_an_evaluation_that_did_not_pass_is_promoted_only_by_force(storage: Path, options: dict[str, Any]) -> None:
+    result = judged(trained(storage, "one"), passed=False)
+    with pytest.raises(PromotionRefusedError, match=r"did not pass \(accuracy: 0.9 < min 0.95"):
+        promote(result, "digits", **options)
+    assert get_model("digits", **options) is None
+    assert promote(result, "digits", force=True, **options).version == 1
+
+
+def test_an_alias_that_moved_since_the_evaluation_is_not_moved(storage: Path, options: dict[str, Any]) -> None:
+    old = promote(trained(storage, "old"), "digits", **options)
+    result = judged(trained(storage, "new"), compared_to=old.checkpoint)
+    promote(trained(storage, "other"), "digits", **options)
+    with pytest.raises(AliasMovedError, match=r"is at version 2 .* but the evaluation compared to .*moved meanwhile"):
+        promote(result, "digits", **options)
+    with pytest.raises(AliasMovedError, match="moved meanwhile, from version 1 to 2"):
+        promote(result, "digits", expected=1, **options)
+    assert get_model("digits", **options).version == 2
+    assert promote(result, "digits", force=True, **options).version == 3
+
+
+def test_of_many_that_move_an_alias_at_once_one_does(tmp_path: Path) -> None:
+    registry = FileRegistry(Location.of(str(tmp_path)))
+    outcomes: list[str] = []
+
+    def move(to: int) -> None:
+        try:
+            registry.move("digits", "champion", to, 0)
+            outcomes.append(f"moved to {to}")
+        except AliasMovedError:
+            outcomes.append("moved meanwhile")
+
+    threads = [threading.Thread(target=move, args=(to,)) for to in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("moved meanwhile") == 7
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: promote("/nowhere/checkpoint", "digits"),
+            "checkpoint: given '/nowhere/checkpoint', where there is nothing",
+        ),
+        (lambda: promote("/x", "a/b"), "name: given 'a/b'; accepted are 1 to 100 letters"),
+        (lambda: promote("/x", "digits", ".."), "alias: given '..'; accepted"),
+        (lambda: promote(3, "digits"), "result: given '3'; accepted is a result, or a checkpoint's URI"),
+        (lambda: promote("/x", "digits", registry="ftp://x/y"), "registry: given 'ftp://x/y'; accepted are a local path"),
+    ],
+)
+def test_bad_input_is_told_before_anything_moves(call: Any, words: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("RAY_STORAGE", str(tmp_path))
+    with pytest.raises(SpecError) as caught:
+        call()
+    assert words in caught.value.message
+    assert get_model("digits") is None
+
+
+# ---- pins
+
+
+def test_a_pinned_checkpoint_is_not_deleted_by_retention(storage: Path) -> None:
+    result = trained(storage, "one")
+    rundir, name = RunDir.at(result.run.uri), "checkpoint_1"
+    filesystem = fenced_filesystem(rundir.uri, 1)
+    pin(result.checkpoint.uri, by="a child run")
+    pin(result.checkpoint.uri, by="model digits version 1")
+    filesystem.delete_dir(result.checkpoint.uri)
+    assert pinned(rundir, name)
+    unpin(result.checkpoint.uri, by="a child run")
+    filesystem.delete_dir(result.checkpoint.uri)
+    assert rundir.location.child(name, "weights").exists()
+    unpin(result.checkpoint.uri, by="model digits version 1")
+    filesystem.delete_dir(result.checkpoint.uri)
+    assert not rundir.location.child(name).exists()
+
+
+def test_a_pin_that_comes_too_late_says_so(storage: Path) -> None:
+    result = trained(storage, "one")
+    RunDir.at(result.run.uri).location.child("checkpoint_1").delete_dir()
+    with pytest.raises(SpecError, match="where there is nothing"):
+        pin(result.checkpoint.uri, by="me")
+
+
+# ---- the lease
+
+
+def waiting(told: list[str]) -> Any:
+    return told.append
+
+
+def test_a_lease_is_held_by_one_and_taken_over_from_the_dead(storage: Path, tmp_path: Path) -> None:
+    place = Location.of(str(tmp_path / "leases"))
+    one, two = (trained(storage, name).run.uri for name in ("one", "two"))
+    told: list[str] = []
+    RunDir.at(one).claim(1, "a", "i")
+    Lease(place, one).acquire(30, wait=True, on_wait=waiting(told))
+    with pytest.raises(LeaseHeldError, match=f"is being retrained by {one}"):
+        Lease(place, two).acquire(30, wait=False, on_wait=waiting(told))
+    # its own later attempt goes on with it
+    Lease(place, one).acquire(30, wait=False, on_wait=waiting(told))
+    # silent for the TTL: taken over, and the first one cannot give away what it has no more
+    late = Lease(place, one)
+    late.acquire(30, wait=False, on_wait=waiting(told))
+    Lease(place, two).acquire(0.01, wait=True, on_wait=waiting(told))
+    late.release()
+    assert told == [one]
+    with pytest.raises(LeaseHeldError, match=f"is being retrained by {two}"):
+        Lease(place, one).acquire(30, wait=False, on_wait=waiting(told))
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(storage: Path, tmp_path: Path) -> None:
+    place = Location.of(str(tmp_path / "leases"))
+    first = Lease(place, trained(storage, "one").run.uri)
+    first.acquire(30, wait=False, on_wait=print)
+    first.release()
+    first.release()
+    Lease(place, trained(storage, "two").run.uri).acquire(30, wait=False, on_wait=print)
+
+
+def test_a_holder_whose_heart_beats_is_waited_for(storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Location.of(str(tmp_path / "leases"))
+    holder = RunDir.at(trained(storage, "one").run.uri)
+    holder.claim(1, "a", "i")
+    lease = Lease(place, holder.uri)
+    lease.acquire(30, wait=False, on_wait=print)
+    looks = 0
+
+    def pause(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        holder.beat(1, Heartbeat(looks, "training"))
+        if looks == 5:
+            lease.release()
+
+    monkeypatch.setattr("plugin_core.lease.time.sleep", pause)
+    told: list[str] = []
+    Lease(place, trained(storage, "two").run.uri).acquire(3600, wait=True, on_wait=waiting(told))
+    assert looks == 5
+    assert set(told) == {holder.uri}

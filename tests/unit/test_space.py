@@ -1,0 +1,130 @@
+"""The search space as data, and TuneSpec."""
+
+from typing import Any
+
+import pytest
+from ray import tune
+
+from plugin_core import ScalingConfig, TrainSpec, TuneSpec, parse_spec
+from plugin_core.errors import SpecError
+from plugin_core.tuning import space
+
+TRAIN = {"framework": "python", "train_loop_per_worker": "a:b", "train_loop_config": {"lr": 0.1, "epochs": 5}}
+LR = {"train_loop_config": {"lr": {"loguniform": [1e-4, 1e-1]}}}
+
+
+def spec(**fields: Any) -> TuneSpec:
+    return TuneSpec(**{"train": TRAIN, "param_space": LR, "metric": "loss", "mode": "min", **fields})
+
+
+@pytest.mark.parametrize(
+    ("rays", "data"),
+    [
+        (tune.uniform(0, 1), {"uniform": [0, 1]}),
+        (tune.quniform(0, 1, 0.1), {"quniform": [0, 1, 0.1]}),
+        (tune.loguniform(1e-4, 1), {"loguniform": [1e-4, 1]}),
+        (tune.qloguniform(1e-4, 1, 1e-4), {"qloguniform": [1e-4, 1, 1e-4]}),
+        (tune.randn(1, 2), {"randn": [1, 2]}),
+        (tune.qrandn(1, 2, 0.5), {"qrandn": [1, 2, 0.5]}),
+        (tune.randint(1, 9), {"randint": [1, 9]}),
+        (tune.qrandint(2, 8, 2), {"qrandint": [2, 8, 2]}),
+        (tune.lograndint(1, 9), {"lograndint": [1, 9]}),
+        (tune.choice(["a", "b"]), {"choice": ["a", "b"]}),
+        (tune.grid_search([1, 2]), {"grid_search": [1, 2]}),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_rays_own_objects_become_data_and_data_becomes_rays_objects(rays: Any, data: Any) -> None:
+    assert space.as_data(rays) == data
+    back = space.to_ray(data)
+    assert type(back) is type(rays)
+    assert space.as_data(back) == data
+
+
+def test_a_spec_with_rays_objects_is_the_same_as_one_with_data_and_survives_json() -> None:
+    given = spec(param_space={"train_loop_config": {"lr": tune.loguniform(1e-4, 1e-1)}}, scheduler="asha")
+    assert given == spec(scheduler={"type": "asha"})
+    assert parse_spec(given.to_json()).to_json() == given.to_json()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "param_space: given {}; accepted is at least one entry"),
+        ({"lr": {"uniform": [0, 1]}}, "param_space: given 'lr'; accepted are the fields train_loop_config, params"),
+        ({"train_loop_confg": {}}, "(did you mean train_loop_config?)"),
+        ({"train_loop_config": {"lr": 0.1}}, "which varies nothing; accepted are uniform, quniform, loguniform"),
+        (
+            {"train_loop_config": {"lr": {"loguniforn": [1e-4, 1]}}},
+            "param_space.train_loop_config.lr: given {'loguniforn': [0.0001, 1]}; accepted are",
+        ),
+        ({"train_loop_config": {"lr": {"loguniforn": [1e-4, 1]}}}, "(did you mean loguniform?)"),
+        ({"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: given [1, 0]; accepted is a lower bound below"),
+        ({"train_loop_config": {"lr": {"uniform": [0]}}}, "lr.uniform: given [0]; accepted is [lower, upper], all numbers"),
+        (
+            {"train_loop_config": {"lr": {"loguniform": [0, 1]}}},
+            "lr.loguniform: given [0, 1]; accepted is a lower bound above 0",
+        ),
+        ({"train_loop_config": {"lr": {"choice": []}}}, "lr.choice: given []; accepted is a list of values"),
+        ({"train_loop_config": {"lr": tune.sample_from(lambda: 1)}}, "accepted are uniform, quniform"),
+    ],
+)
+def test_a_space_that_cannot_be_searched_is_refused_with_the_close_name(given: Any, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec(param_space=given)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"scheduler": "ashaa"}, "scheduler.type: given 'ashaa'; accepted is: input should be 'fifo', 'asha'"),
+        ({"scheduler": "pbt"}, "scheduler.hyperparam_mutations: missing; 'pbt' needs it"),
+        ({"search_alg": "optunaa"}, "search_alg.type: given 'optunaa'"),
+        ({"mode": "maximum"}, "mode: given 'maximum'; accepted is: input should be 'max' or 'min'"),
+        ({"num_samples": 0}, "num_samples: given 0"),
+        (
+            {"search_alg": "optuna", "param_space": {"train_loop_config": {"lr": {"grid_search": [1, 2]}}}},
+            "param_space: given a grid_search with search_alg 'optuna'; accepted is it with 'random'",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        spec(**fields)
+    assert words in caught.value.message
+
+
+def test_a_trial_is_the_training_with_what_it_takes_from_the_space() -> None:
+    trial = spec().trial_spec({"train_loop_config": {"lr": 0.01}, "scaling_config": {"num_workers": 2}})
+    assert trial == TrainSpec(
+        **{**TRAIN, "train_loop_config": {"lr": 0.01, "epochs": 5}, "scaling_config": ScalingConfig(num_workers=2)}
+    )
+
+
+def test_grids_multiply_the_samples() -> None:
+    grid = {"lr": {"grid_search": [1, 2, 3]}, "inner": {"size": {"grid_search": [1, 2]}, "x": {"uniform": [0, 1]}}}
+    assert spec(param_space={"train_loop_config": grid}, num_samples=4).trials == 24
+
+
+def test_an_option_that_a_scheduler_or_searcher_has_not_is_named() -> None:
+    from plugin_core.tuning.search import make_scheduler, make_searcher
+
+    with pytest.raises(
+        SpecError, match=r"scheduler\.graceperiod: given with 'asha'; accepted are .*did you mean grace_period\?"
+    ):
+        make_scheduler(spec(scheduler={"type": "asha", "graceperiod": 1}).scheduler)
+    with pytest.raises(SpecError, match=r"search_alg\.sede: given with 'optuna'; .*did you mean seed\?"):
+        make_searcher(spec(search_alg={"type": "optuna", "sede": 1}).search_alg)
+    with pytest.raises(SpecError, match="search_alg: given 'hyperopt', whose package is not installed on the cluster"):
+        make_searcher(spec(search_alg="hyperopt").search_alg)
+
+
+def test_a_scheduler_counts_reports_unless_told_otherwise() -> None:
+    from plugin_core.tuning.search import make_scheduler
+
+    mutations = {"train_loop_config": {"lr": {"uniform": [0, 1]}}}
+    made = make_scheduler(spec(scheduler={"type": "pbt", "hyperparam_mutations": mutations}).scheduler)
+    assert made._time_attr == "training_iteration"
+    assert make_scheduler(spec(scheduler={"type": "asha", "time_attr": "epoch"}).scheduler)._time_attr == "epoch"
+    assert make_scheduler(None) is None

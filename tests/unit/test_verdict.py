@@ -1,0 +1,114 @@
+"""Good enough or not: bounds, comparisons, and metrics that there are not."""
+
+from typing import Any
+
+import pytest
+
+from plugin_core import EvaluateSpec
+from plugin_core.errors import SpecError
+from plugin_core.verdict import verdict
+
+
+def spec(**fields: Any) -> EvaluateSpec:
+    return EvaluateSpec(evaluate="a:b", checkpoint="/x", **fields)
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "failed"),
+    [
+        (0.9, {"min": 0.9}, None),
+        (0.9, {"max": 0.9}, None),
+        (0.89, {"min": 0.9}, "0.89 < min 0.9 (by 0.01)"),
+        (5, {"max": 3}, "5 > max 3 (by 2)"),
+        (None, {"min": 0}, "None is no number"),
+        ("good", {"min": 0}, "'good' is no number"),
+        (True, {"min": 0}, "True is no number"),
+    ],
+)
+def test_a_bound_is_inclusive_and_says_by_how_much_it_is_broken(
+    value: Any, bound: dict[str, float], failed: str | None
+) -> None:
+    found = verdict(spec(thresholds={"m": bound}), {"m": value}, None)
+    assert found == ({"m": failed} if failed else {})
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "comparison", "failed"),
+    [
+        (0.9, 0.9, {"mode": "max"}, None),
+        (0.89, 0.9, {"mode": "max", "tolerance": 0.02}, None),
+        (0.87, 0.9, {"mode": "max", "tolerance": 0.02}, "0.87 < 0.9 of the other (by 0.03 worse; tolerance 0.02)"),
+        (0.905, 0.9, {"mode": "max", "tolerance": -0.01}, "0.905 > 0.9 of the other (by 0.005 better; tolerance -0.01)"),
+        (2.0, 3.0, {"mode": "min"}, None),
+        (3.5, 3.0, {"mode": "min"}, "3.5 > 3 of the other (by 0.5 worse; tolerance 0)"),
+        (None, 0.5, {"mode": "max"}, "None is no number"),
+        (0.5, None, {"mode": "max"}, None),
+    ],
+)
+def test_beating_another_checkpoint_is_a_matter_of_mode_and_tolerance(
+    mine: Any, other: Any, comparison: dict[str, Any], failed: str | None
+) -> None:
+    judged = spec(must_beat={"m": comparison}, compare_to="/champion")
+    assert verdict(judged, {"m": mine}, {"m": other}) == ({"m": failed} if failed else {})
+
+
+def test_the_direction_of_a_built_in_metric_is_known() -> None:
+    judged = spec(must_beat=["accuracy", "log_loss"], compare_to="/champion")
+    better, worse = {"accuracy": 0.9, "log_loss": 0.2}, {"accuracy": 0.8, "log_loss": 0.4}
+    assert verdict(judged, better, worse) == {}
+    assert set(verdict(judged, worse, better)) == {"accuracy", "log_loss"}
+
+
+def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
+    judged = spec(thresholds={"accuracy": {"min": 0.95}}, must_beat=["accuracy"], compare_to="/champion")
+    failed = verdict(judged, {"accuracy": 0.9}, {"accuracy": 0.92})["accuracy"]
+    assert "min 0.95" in failed
+    assert "of the other" in failed
+
+
+@pytest.mark.parametrize(
+    ("fields", "other", "words"),
+    [
+        (
+            {"thresholds": {"acuracy": {"min": 0.9}}},
+            None,
+            "thresholds: given 'acuracy', which the evaluation does not return; accepted are accuracy, rows"
+            " (did you mean accuracy?)",
+        ),
+        (
+            {"must_beat": {"auc": {"mode": "max"}}, "compare_to": "/c"},
+            {"auc": 1},
+            "must_beat: given 'auc', which the evaluation does not return",
+        ),
+        ({"must_beat": ["accuracy"], "compare_to": "/c"}, {"rows": 1}, "compare_to: given 'accuracy', which the"),
+    ],
+)
+def test_a_metric_that_there_is_not_is_named_with_the_close_one(
+    fields: dict[str, Any], other: dict[str, Any] | None, words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        verdict(spec(**fields), {"accuracy": 0.9, "rows": 3}, other)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"evaluate": None}, "evaluate: accepted is exactly one of evaluate and predictor"),
+        ({"predictor": "a:b"}, "evaluate: accepted is exactly one of evaluate and predictor"),
+        (
+            {"evaluate": None, "predictor": "a:b"},
+            "task: missing; accepted with predictor are 'classification', 'regression'",
+        ),
+        ({"evaluate": None, "predictor": "a:b", "task": "regression"}, "dataset: missing; predictor needs one"),
+        ({"slices": ["region"]}, "slices: given with evaluate, which computes all; accepted is it with predictor"),
+        ({"must_beat": ["accuracy"]}, "compare_to: missing; must_beat needs"),
+        ({"compare_to": "/c"}, "must_beat: missing; compare_to needs"),
+        ({"must_beat": ["auc"], "compare_to": "/c"}, "must_beat.auc.mode: missing; accepted are 'max' (more is better)"),
+        ({"thresholds": {"accuracy": {"minn": 1}}}, "did you mean min?"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_is_refused_when_it_is_made(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        EvaluateSpec(**{"checkpoint": "/x", "evaluate": "a:b", **fields})
+    assert words in caught.value.message
