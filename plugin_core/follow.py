@@ -106,7 +106,9 @@ class Follower:
     async def _show_report(self, entry: dict[str, Any]) -> None:
         if self._progress is None:
             record = await in_thread(self._rundir.read_record)
-            self._progress = Progress(record["spec"].get("train_loop_config", {}))
+            spec = record["spec"]
+            # a retraining's reports are those of its training
+            self._progress = Progress(spec.get("train", spec).get("train_loop_config", {}))
         reading = self._progress.read(entry)
         text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
         self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))

@@ -8,8 +8,9 @@ from typing import Any
 
 from plugin_core.journal import JournalReader
 from plugin_core.progress import COUNTERS, duration, is_number
-from plugin_core.results import AnyResult, EvaluationResult
+from plugin_core.results import AnyResult, EvaluationResult, RetrainResult, TuneResult
 from plugin_core.rundir import RunDir
+from plugin_core.storage import Location
 
 #: A table or plot of more reports than this shows every so-manyth, and the last.
 ROWS = 200
@@ -60,6 +61,11 @@ def markdown(rundir: RunDir, result: AnyResult | None, reports: list[dict[str, A
             rows[name.replace("_", " ")] = f"`{checkpoint.uri}`"
     if output := getattr(result, "output", None):
         rows["output"] = f"`{output}`, {getattr(result, 'rows', 0)} rows"
+    if isinstance(result, TuneResult):
+        rows["trials"] = ", ".join(f"{count} {status}" for status, count in result.trials.items() if count)
+        rows |= {"best": f"`{result.best_config}`", "table of trials": f"`{result.table}`"}
+    if isinstance(result, RetrainResult):
+        rows |= {"outcome": f"{result.outcome}: {result.reason}", "champion": f"version {result.champion}"}
     if reports:
         rows["reports"] = str(len(reports))
         rows["from first to last report"] = duration(reports[-1]["time"] - reports[0]["time"])
@@ -70,10 +76,15 @@ def markdown(rundir: RunDir, result: AnyResult | None, reports: list[dict[str, A
         lines += ["", "| metric | value |", "|---|---|", *(f"| {_cell(k)} | {_cell(v)} |" for k, v in metrics.items())]
     if isinstance(result, EvaluationResult):
         verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
-        lines += ["", "Every threshold is met." if result.passed else "Not good enough:", *verdict]
-    if (png := plot_png(reports)) is not None:
-        lines += ["", f"![the metrics](data:image/png;base64,{base64.b64encode(png).decode()})"]
-    return "\n".join(lines)
+        lines += ["", "Good enough." if result.passed else "Not good enough:", *verdict]
+        for name, place in result.plots.items():
+            lines += ["", _inline(name.replace("_", " "), Location.of(place).read())]
+    lines += ["", _inline("the metrics", plot_png(reports))]
+    return "\n".join(lines).rstrip()
+
+
+def _inline(name: str, png: bytes | None) -> str:
+    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})" if png is not None else ""
 
 
 def _curves(reports: list[dict[str, Any]], counter: str | None) -> dict[str, list[tuple[float, float]]]:

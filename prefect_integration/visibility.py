@@ -100,7 +100,8 @@ def show_asset(spec: StepSpec, result: AnyResult) -> None:
     """The result's checkpoint (or its predictions) as an asset of this task run, with what it was made from."""
     context = AssetContext.get()
     made = getattr(result, "output", None) or getattr(getattr(result, "checkpoint", None), "uri", None)
-    if context is None or made is None or result.kind == "evaluate":
+    unmade = result.kind == "evaluate" or getattr(result, "outcome", "promoted") != "promoted"
+    if context is None or made is None or unmade:
         return
     asset = Asset(key=_asset_key(made))
     context.downstream_assets.add(asset)

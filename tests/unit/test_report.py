@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plugin_core import RunRef, TrainResult, report
+from plugin_core import EvaluationResult, RetrainResult, RunRef, TrainResult, TuneResult, report
 from plugin_core.rundir import RunDir
 from plugin_core.specs import parse_spec
 
@@ -46,3 +46,29 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     assert "| from first to last report | 2 min |" in page
     assert "](data:image/png;base64,iVBOR" in page
     assert "no end is recorded" in report.markdown(rundir, None, [])
+
+
+def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.write_spec(parse_spec({"train_loop_per_worker": "a:b", "framework": "python"}).with_name("run", str(tmp_path)))
+    run = RunRef(uri=rundir.uri, name="run")
+    plot = rundir.location.child("confusion_matrix.png")
+    plot.write(b"\x89PNG")
+    judged = EvaluationResult(
+        run=run, passed=False, failed={"f1": "0.5 < min 0.9"}, plots={"confusion_matrix": plot.uri, "gone": "/nowhere"}
+    )
+    page = report.markdown(rundir, judged, [])
+    assert "![confusion matrix](data:image/png;base64,iVBORw==)" in page
+    assert "Not good enough:\n- f1: 0.5 < min 0.9" in page
+    found = TuneResult(
+        run=run,
+        best=TrainResult(run=run),
+        best_config={"params": {"eta": 0.1}},
+        trials={"finished": 3, "stopped": 0, "failed": 1},
+        table="/t",
+    )
+    page = report.markdown(rundir, found, [])
+    assert "| trials | 3 finished, 1 failed |" in page
+    assert "| best | `{'params': {'eta': 0.1}}` |" in page
+    kept = RetrainResult(run=run, outcome="kept", reason="f1: 0.5 < 0.6", champion=2)
+    assert "| outcome | kept: f1: 0.5 < 0.6 |" in report.markdown(rundir, kept, [])
