@@ -1,4 +1,4 @@
-"""Real servers for tests: the embedded Ray head under a home of its own, and an S3 API over HTTP."""
+"""Real servers for tests: the embedded Ray head under a home of its own, an S3 API over HTTP, MLflow."""
 
 import asyncio
 import contextlib
@@ -71,6 +71,33 @@ def s3_server(log: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+@contextlib.contextmanager
+def mlflow_server(folder: Path) -> Iterator[str]:
+    """MLflow's tracking and registry server on a database in `folder`; yields its URI. Its processes end with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/mlflow.db",
+        "--default-artifact-root",
+        str(folder / "artifacts"),
+    ]
+    with (folder / "server.log").open("wb") as stream:
+        # without its runners of background jobs: five more processes, which outlive the server
+        quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True, env=quiet)
+    try:
+        wait_for_http(f"http://127.0.0.1:{port}/health", process)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        process.wait(timeout=30)
+        _, left = psutil.wait_procs(started, timeout=30)
+        assert left == [], f"processes of the MLflow server are left: {left}"
 
 
 def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 120) -> None:

@@ -16,6 +16,8 @@ from plugin_core.registry import ModelVersion
 
 #: Tags of a version: our own fields, and the version that the alias was at before.
 _TAG = "raytrain."
+#: Stands before a local path in a version's source; the path itself is in a tag.
+LOCAL = "raytrain-file://"
 
 
 class MLflowRegistry:
@@ -34,7 +36,9 @@ class MLflowRegistry:
                     return _from_mlflow(there)
             fields = {**model.to_json(), "metrics": json.dumps(model.metrics)}
             tags = {f"{_TAG}{key}": str(value) for key, value in fields.items() if value and key not in ("name", "version")}
-            return _from_mlflow(self._client.create_model_version(model.name, model.checkpoint, tags=tags))
+            # MLflow's server refuses a local path as a source, unless it is one of its own
+            source = model.checkpoint if "://" in model.checkpoint else f"{LOCAL}{model.checkpoint}"
+            return _from_mlflow(self._client.create_model_version(model.name, source, tags=tags))
 
     def get(self, name: str, alias: str) -> ModelVersion | None:
         found = self._find(name, alias)
@@ -85,7 +89,7 @@ class MLflowRegistry:
 def _from_mlflow(found: Any) -> ModelVersion:
     tags = {key.removeprefix(_TAG): value for key, value in found.tags.items() if key.startswith(_TAG)}
     metrics = json.loads(tags.pop("metrics", "{}"))
-    fields = {"checkpoint": found.source, **tags}
+    fields = {"checkpoint": found.source.removeprefix(LOCAL), **tags}
     return ModelVersion(name=found.name, version=int(found.version), metrics=metrics, **fields)
 
 
