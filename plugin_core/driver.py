@@ -6,9 +6,11 @@ time is over. It writes the heartbeat, the attempt's end and, last of all, the r
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -87,6 +89,7 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
     if shipped is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     modules = unpack(shipped, folder)
     sys.path.insert(0, str(folder))
     own = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
