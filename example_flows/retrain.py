@@ -100,7 +100,7 @@ def retrain(storage: str = "", min_accuracy: float = 0.9, epochs: int = 6, appro
             key="evaluate",
         )
         if not judged.passed:
-            raise NotGoodEnoughError("; ".join(f"{name}: {why}" for name, why in judged.failed.items()))
+            raise NotGoodEnoughError(judged.why)
     if approval:
         # on resume the flow begins anew, and the steps that are done return what is stored
         suspend_flow_run(timeout=7 * 24 * 3600, key="approval")

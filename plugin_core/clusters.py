@@ -102,7 +102,7 @@ def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
         return required_bundles(spec.train)  # of one trial
     if isinstance(spec, RetrainSpec):
         # the parts run one after the other
-        return max(required_bundles(spec.train), required_bundles(spec.evaluate), key=_cpus)
+        return max(required_bundles(spec.train), required_bundles(spec.evaluate), key=lambda b: together(b).get("CPU", 0.0))
     if isinstance(spec, TrainSpec):
         scaling = spec.scaling_config
         bundles = [scaling.worker_resources() for _ in range(scaling.worker_range[0])]
@@ -117,8 +117,9 @@ def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
     return []
 
 
-def _cpus(bundles: list[dict[str, float]]) -> float:
-    return sum(bundle.get("CPU", 0.0) for bundle in bundles)
+def together(bundles: list[dict[str, float]]) -> dict[str, float]:
+    """What these processes take in sum."""
+    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in {name for b in bundles for name in b}}
 
 
 def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
@@ -130,8 +131,7 @@ def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
             have[name] = have.get(name, 0.0) + amount
     if not nodes:
         return
-    for name in sorted({name for bundle in bundles for name in bundle}):
-        wanted = sum(bundle.get(name, 0.0) for bundle in bundles)
+    for name, wanted in sorted(together(bundles).items()):
         if wanted > have.get(name, 0.0):
             raise InfeasibleError(
                 f"{_resource_field(spec)}: infeasible, the step takes {wanted:g} {name}"

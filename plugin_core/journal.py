@@ -112,6 +112,11 @@ class JournalReader:
         return list(filter(None, (_parse(line, name) for line in new)))
 
 
+def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
+    """The reports so far, in order; those that a later attempt repeated stand there twice."""
+    return [entry for entry in JournalReader(rundir).read() if "report" in entry]
+
+
 def _parse(line: bytes, name: str) -> dict[str, Any] | None:
     try:
         entry: dict[str, Any] = json.loads(line)

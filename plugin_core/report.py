@@ -6,7 +6,6 @@ import base64
 import io
 from typing import Any
 
-from plugin_core.journal import JournalReader
 from plugin_core.progress import COUNTERS, duration, is_number
 from plugin_core.results import AnyResult, EvaluationResult, RetrainResult, TuneResult
 from plugin_core.rundir import RunDir
@@ -16,11 +15,6 @@ from plugin_core.storage import Location
 ROWS = 200
 #: More metrics than this are in the table alone.
 CURVES = 6
-
-
-def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
-    """The journal's reports, in order; those that a later attempt repeated stand there twice."""
-    return [entry for entry in JournalReader(rundir).read() if "report" in entry]
 
 
 def metric_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -143,6 +143,11 @@ class EvaluationResult(_Result):
     plots: dict[str, str] = {}
     dataset: str | None = None
 
+    @property
+    def why(self) -> str:
+        """What is not good enough, in one line."""
+        return "; ".join(f"{metric}: {reason}" for metric, reason in self.failed.items())
+
 
 class EvaluationRef(_Reference):
     """An evaluation to compare to: its result, as it is."""

@@ -19,6 +19,7 @@ from prefect.context import AssetContext
 
 from plugin_core import report
 from plugin_core.follow import Event
+from plugin_core.journal import read_reports
 from plugin_core.progress import Reading
 from plugin_core.record import spec_datasets
 from plugin_core.results import AnyResult
@@ -84,7 +85,7 @@ class Board:
 
     async def finish(self, result: AnyResult | None) -> None:
         """The table of the reports, and a page with their plot. `result` None: the step failed."""
-        reports = await in_thread(report.read_reports, self._rundir)
+        reports = await in_thread(read_reports, self._rundir)
         async with get_client() as client:
             await self.publish(client)
             if result is not None and self._progress_id is not None:

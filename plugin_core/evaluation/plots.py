@@ -42,17 +42,12 @@ def _confusion_matrix(tally: ClassificationTally, figure: Any) -> bool:
     if len(classes) <= NUMBERED_CLASSES:
         axes.set_xticks(range(len(classes)), [str(name) for name in classes], rotation=45 if len(classes) > 10 else 0)
         axes.set_yticks(range(len(classes)), [str(name) for name in classes])
-        for (row, column), count in _cells(matrix):
+        for row, column in zip(*matrix.nonzero(), strict=True):
+            count = matrix[row, column]
             axes.text(column, row, f"{count:g}", ha="center", va="center", color="w" if count > matrix.max() / 2 else "k")
     axes.set_xlabel("prediction")
     axes.set_ylabel("label")
     return True
-
-
-def _cells(matrix: Any) -> Any:
-    import numpy as np
-
-    return (cell for cell in np.ndenumerate(matrix) if cell[1])
 
 
 def _residuals(tally: RegressionTally, figure: Any) -> None:

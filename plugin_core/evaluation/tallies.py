@@ -55,20 +55,22 @@ class ClassificationTally:
 
         table = self.counts.sort_index().reset_index(name="count")
         truth, guess, weight = table["label"], table["prediction"], table["count"]
-        computed = {
+        precision, recall, f1, _ = metrics.precision_recall_fscore_support(
+            truth, guess, sample_weight=weight, average="macro", zero_division=0
+        )
+        return {
             "rows": int(weight.sum()),
             "accuracy": metrics.accuracy_score(truth, guess, sample_weight=weight),
             "balanced_accuracy": metrics.recall_score(
                 truth, guess, labels=truth.unique(), sample_weight=weight, average="macro", zero_division=0
             ),
             "mcc": metrics.matthews_corrcoef(truth, guess, sample_weight=weight),
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "f1_weighted": metrics.f1_score(truth, guess, sample_weight=weight, average="weighted", zero_division=0),
+            **self._of_scores(),
         }
-        for name, average in (("", "macro"), ("_weighted", "weighted")):
-            precision, recall, f1, _ = metrics.precision_recall_fscore_support(
-                truth, guess, sample_weight=weight, average=average, zero_division=0
-            )
-            computed |= {"precision": precision, "recall": recall, "f1": f1} if not name else {f"f1{name}": f1}
-        return {**computed, **self._of_scores()}
 
     def _of_scores(self) -> dict[str, Any]:
         """ROC-AUC and its kin need every row's score; a metric of one class alone is None."""

@@ -104,9 +104,8 @@ def promote(
     check_name("alias", alias)
     model, evaluation = _model(result, name, dataset)
     if evaluation is not None and not evaluation.passed and not force:
-        why = "; ".join(f"{metric}: {reason}" for metric, reason in evaluation.failed.items())
         raise PromotionRefusedError(
-            f"result: given an evaluation that did not pass ({why}); accepted is one that did, or force=True"
+            f"result: given an evaluation that did not pass ({evaluation.why}); accepted is one that did, or force=True"
         )
     models = open_registry(registry)
     current = models.get(name, alias)

@@ -36,7 +36,9 @@ class StepContext:
         inside = {
             key.removeprefix(f"{field}."): value for key, value in self.payload.items() if key.startswith(f"{field}.")
         }
-        return replace(self, spec=spec, rundir=self.rundir.child(name), payload=inside)
+        rundir = self.rundir.child(name)
+        rundir.write_child_spec(spec)
+        return replace(self, spec=spec, rundir=rundir, payload=inside)
 
     def function(self, field: str) -> Callable[..., Any]:
         """The user's function of a spec field: out of the payload, or imported."""

@@ -21,7 +21,7 @@ from plugin_core.pins import pin, unpin
 from plugin_core.registry import ModelVersion, default_registry, open_registry, promote
 from plugin_core.results import CheckpointRef, EvaluationResult, RetrainResult, TrainResult
 from plugin_core.rundir import RunDir
-from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec, TrainSpec
+from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec
 from plugin_core.steps import StepContext, run_step
 from plugin_core.storage import Location
 
@@ -37,9 +37,9 @@ logger = logging.getLogger(__name__)
 def run(context: StepContext) -> RetrainResult:
     spec = context.spec
     assert isinstance(spec, RetrainSpec)
-    registry = spec.registry or default_registry(context.rundir.location.parent.uri)
-    leases = Location.of(default_registry(context.rundir.location.parent.uri)).child(spec.model, "leases")
-    lease = Lease(leases, context.rundir.uri)
+    beside = default_registry(context.rundir.location.parent.uri)
+    registry = spec.registry or beside
+    lease = Lease(Location.of(beside).child(spec.model, "leases"), context.rundir.uri)
     try:
         context.set_phase("waiting for the model")
         lease.acquire(spec.limits.heartbeat_ttl_s, spec.on_overlap == "wait", _tell_wait)
@@ -65,8 +65,7 @@ def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainR
         champion = models.get(spec.model, spec.alias)
         evaluated = _evaluate(context, spec, trained, champion)
         if not evaluated.passed:
-            why = "; ".join(f"{metric}: {reason}" for metric, reason in evaluated.failed.items())
-            return _result(context, "kept", why, champion, trained, evaluated)
+            return _result(context, "kept", evaluated.why, champion, trained, evaluated)
         context.set_phase("promoting")
         try:
             promoted = promote(
@@ -131,12 +130,7 @@ def _evaluate(
 
 def _part(context: StepContext, name: str, spec: StepSpec, field: str) -> StepContext:
     """A part under the retraining's own limits."""
-    update: dict[str, Any] = {"limits": context.spec.limits}
-    if isinstance(spec, TrainSpec):
-        spec = spec.with_name(name)
-    part = context.child(name, spec.model_copy(update=update), field)
-    part.rundir.write_child_spec(part.spec)
-    return part
+    return context.child(name, spec.model_copy(update={"limits": context.spec.limits}), field)
 
 
 def _run(part: StepContext) -> AnyResult:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core import data
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.frameworks import TrainerInputs, build_trainer
-from plugin_core.journal import JournalReader
+from plugin_core.journal import JournalReader, read_reports
 from plugin_core.progress import is_number
 from plugin_core.restore import repair_snapshot
 from plugin_core.results import CheckpointRef, RunRef, TrainResult
@@ -105,7 +105,7 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
 def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
     """The result of a training that was ended early, told from its journal: the last report, and of the checkpoints
     that are still there the latest and the best."""
-    reports = [entry for entry in JournalReader(rundir).read() if "report" in entry]
+    reports = read_reports(rundir)
     there = set(rundir.location.names())
     kept = [entry for entry in reports if entry.get("checkpoint") in there]
     config = spec.run_config.checkpoint_config
@@ -129,7 +129,7 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
 
 def _collect(result: Any, context: StepContext) -> TrainResult:
     """The result from Ray's, with the metrics of the very last report, which Ray forgets when it had no checkpoint."""
-    reports = [entry for entry in JournalReader(context.rundir).read() if "report" in entry]
+    reports = read_reports(context.rundir)
     config = context.spec.run_config.checkpoint_config
     best = None
     if config.checkpoint_score_attribute and result.best_checkpoints:

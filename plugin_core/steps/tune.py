@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.clusters import required_bundles
+from plugin_core.clusters import required_bundles, together
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.failures import classify
 from plugin_core.fenced_fs import EXPERIMENT, fenced_filesystem
@@ -114,11 +114,7 @@ def _fitting_trials(spec: TuneSpec) -> int:
     """As many trials as the cluster has room for, at the least one."""
     import ray
 
-    have = ray.cluster_resources()
-    wanted: dict[str, float] = {}
-    for bundle in required_bundles(spec):
-        for name, amount in bundle.items():
-            wanted[name] = wanted.get(name, 0.0) + amount
+    have, wanted = ray.cluster_resources(), together(required_bundles(spec))
     return max(1, int(min(have.get(name, 0.0) // amount for name, amount in wanted.items() if amount)))
 
 

@@ -21,7 +21,7 @@ from ray.tune.result import RESULT_DUPLICATE
 
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.failures import classify
-from plugin_core.journal import JournalReader
+from plugin_core.journal import read_reports
 from plugin_core.pins import pin
 from plugin_core.results import CheckpointRef
 from plugin_core.rundir import AttemptEnd, RunDir
@@ -92,15 +92,14 @@ class Trial(tune.Trainable):
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=given["checkpoint"])})
-        child = self._context.child(name, spec.with_name(name), "train")
+        child = self._context.child(name, spec, "train")
         leg = self._leg = child.rundir
-        leg.write_child_spec(spec)
         if (ended := leg.end(child.attempt)) is not None:
             # Ray Tune tries a failed trial again, which cannot cure what we recorded
             raise from_outcome(ended.outcome, ended.message, ended.details)
         if spec.resume_from is not None:
             pin(spec.resume_from.uri, by=leg.uri)
-        read = [entry for entry in JournalReader(leg).read() if "report" in entry]
+        read = read_reports(leg)
         self._told = min(given["reports"], len(read)) if given and name == given["leg"] else 0
         for entry in read[: self._told]:
             self._latest = entry.get("checkpoint") or self._latest
