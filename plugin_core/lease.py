@@ -11,13 +11,12 @@ stands for an alias is guarded by the registry itself.
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 
 from plugin_core.errors import LeaseHeldError
 from plugin_core.rundir import Heartbeat, RunDir
-from plugin_core.storage import Location
+from plugin_core.storage import Location, numbered
 
 #: Seconds between two looks at a lease that another run holds.
 POLL_S = 2.0
@@ -64,10 +63,9 @@ class Lease:
     def _current(self) -> tuple[int, str | None]:
         """The number of the newest lease, and who holds it; None: nobody."""
         names = self._place.names()
-        numbers = [int(name[:6]) for name in names if re.fullmatch(r"\d{6}\.json", name)]
-        if not numbers:
+        number = (numbered(names) or [0])[-1]
+        if not number:
             return 0, None
-        number = max(numbers)
         if f"{number:06}.over.json" in names:
             return number, None
         data = self._file(number).read()

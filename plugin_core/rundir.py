@@ -32,7 +32,7 @@ from plugin_core.functions import unpickle_functions
 from plugin_core.record import changed_fields, code_alone, make_record
 from plugin_core.results import AnyResult, parse_result
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
-from plugin_core.storage import Location, default_storage_path
+from plugin_core.storage import Location, default_storage_path, numbered
 
 T = TypeVar("T")
 CHILDREN = "_children"
@@ -238,8 +238,7 @@ class RunDir:
     # ---- attempts
 
     def receipts(self) -> list[int]:
-        names = self.step.child("attempts").names()
-        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))
+        return numbered(self.step.child("attempts").names())
 
     def latest(self) -> int:
         """The number of the newest attempt; 0: none."""

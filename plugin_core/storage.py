@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -230,6 +231,12 @@ class Location:
         # arrow reports a missing bucket as a missing file, and that is not "absent"
         if "bucket" in str(exc).lower() and not self.is_local:
             raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
+
+
+def numbered(names: list[str]) -> list[int]:
+    """The numbers of those names that are one, like 007.json, in order: files of which the highest counts, and the next is
+    created if absent."""
+    return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -47,6 +47,8 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)
     inner = _Elsewhere(coroutine)
     try:
+        inner.start()
+        inner.join()
         result: T = inner.future.result()
         return result
     except BaseException:
@@ -60,6 +62,7 @@ async def in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
     """Await a coroutine that runs in a loop and thread of its own, where neither signals nor blocking code touch it."""
     inner = _Elsewhere(coroutine)
     try:
+        inner.start()
         result: T = await asyncio.wrap_future(inner.future)
         return result
     except asyncio.CancelledError:
@@ -69,33 +72,66 @@ async def in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Elsewhere:
-    """A coroutine in a thread of its own, with this context's variables."""
+    """A coroutine in a thread of its own, with this context's variables.
+
+    A signal's exception may interrupt the main thread at any point of starting, waiting and cancelling. So these hold no
+    lock that the thread needs (a condition of `concurrent.futures` may stay locked when its `with` is interrupted).
+    """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]):
+        self._coroutine = coroutine
+        self._ticket = threading.Lock()  # whoever takes it decides: the thread to run, or a cancel that it never will
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
-        self._cancelled = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="raytrain")
-        self.future = self._pool.submit(contextvars.copy_context().run, asyncio.run, self._work(coroutine))
+        self._cancelled = self._told = self._over = False
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()  # so that who awaits it cannot cancel it, only `cancel` can
 
-    async def _work(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def start(self) -> None:
+        context = contextvars.copy_context()
+        threading.Thread(target=lambda: context.run(self._run), name="raytrain").start()
+
+    def _run(self) -> None:
+        if not self._ticket.acquire(blocking=False):
+            return
+        try:
+            result = asyncio.run(self._work())
+        except BaseException as error:  # noqa: BLE001 - it is the caller's, who waits for the future
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+        self._over = True
+        self._wake.release()
+
+    async def _work(self) -> Any:
         task = asyncio.current_task()
         assert task is not None
         self._running = (asyncio.get_running_loop(), task)
         if self._cancelled:
-            task.cancel()
-        return await coroutine
+            self._tell()
+        return await self._coroutine
 
     def cancel(self) -> None:
         self._cancelled = True
-        if self._running and not self.future.done():
-            loop, task = self._running
+        if self._ticket.acquire(blocking=False):
+            self._coroutine.close()
+            self._over = True
+        elif self._running:
             try:
-                loop.call_soon_threadsafe(task.cancel)
+                self._running[0].call_soon_threadsafe(self._tell)
             except RuntimeError:
                 pass  # it is over, and its loop closed
 
+    def _tell(self) -> None:
+        """Cancel the task, once: a second time would cancel what it does to end well."""
+        if self._running and not self._told:
+            self._told = True
+            self._running[1].cancel()
+
     def join(self) -> None:
-        self._pool.shutdown()
+        while not self._over:
+            self._wake.acquire(timeout=1)  # in turns: Python may handle a signal only when the thread wakes
 
 
 def _has_running_loop() -> bool:

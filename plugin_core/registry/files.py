@@ -10,12 +10,11 @@ told: compare-and-swap on storages that have none. The files are also the histor
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from plugin_core.errors import AliasMovedError, SpecError, StorageError
 from plugin_core.registry import ModelVersion
-from plugin_core.storage import Location
+from plugin_core.storage import Location, numbered
 
 
 class FileRegistry:
@@ -25,7 +24,7 @@ class FileRegistry:
     def register(self, model: ModelVersion) -> ModelVersion:
         folder = self.root.child(model.name, "versions")
         while True:
-            numbers = _numbers(folder)
+            numbers = numbered(folder.names())
             for number in reversed(numbers):
                 there = self._version(model.name, number)
                 if there.checkpoint == model.checkpoint:
@@ -40,7 +39,7 @@ class FileRegistry:
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of a model, oldest first."""
-        return [self._version(name, number) for number in _numbers(self.root.child(name, "versions"))]
+        return [self._version(name, number) for number in numbered(self.root.child(name, "versions").names())]
 
     def move(self, name: str, alias: str, to: int, expected: int) -> None:
         self._move(name, alias, expected, {"version": to, "previous": expected})
@@ -52,13 +51,13 @@ class FileRegistry:
     def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
         """The next rollback goes to what stood there before `to` did."""
         folder = self.root.child(name, "aliases", alias)
-        moves = [self._read(_file(folder, number)) for number in _numbers(folder)]
+        moves = [self._read(_file(folder, number)) for number in numbered(folder.names())]
         before = next((move["previous"] for move in reversed(moves) if move["version"] == to), 0)
         self._move(name, alias, expected, {"version": to, "previous": before})
 
     def _move(self, name: str, alias: str, expected: int, move: dict[str, int]) -> None:
         folder = self.root.child(name, "aliases", alias)
-        numbers = _numbers(folder)
+        numbers = numbered(folder.names())
         last = self._read(_file(folder, numbers[-1]))["version"] if numbers else 0
         if last != expected or not _file(folder, (numbers or [0])[-1] + 1).create(json.dumps(move).encode()):
             now = self._last_move(name, alias) or {"version": 0}
@@ -68,7 +67,7 @@ class FileRegistry:
 
     def _last_move(self, name: str, alias: str) -> dict[str, Any] | None:
         folder = self.root.child(name, "aliases", alias)
-        numbers = _numbers(folder)
+        numbers = numbered(folder.names())
         return self._read(_file(folder, numbers[-1])) if numbers else None
 
     def _version(self, name: str, number: int) -> ModelVersion:
@@ -84,10 +83,6 @@ class FileRegistry:
         except ValueError as exc:
             raise SpecError(f"registry: {file.uri} holds no JSON ({exc})") from exc
         return loaded
-
-
-def _numbers(folder: Location) -> list[int]:
-    return sorted(int(name[:-5]) for name in folder.names() if re.fullmatch(r"\d{6}\.json", name))
 
 
 def _file(folder: Location, number: int) -> Location:

@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.clusters import required_bundles, together
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.failures import classify
 from plugin_core.fenced_fs import EXPERIMENT, fenced_filesystem
+from plugin_core.journal import JournalWriter
 from plugin_core.jsonsafe import json_safe
 from plugin_core.results import TrainResult, TuneResult
 from plugin_core.rundir import CHILDREN
@@ -38,16 +38,6 @@ TRIAL_RESOURCES = {"CPU": 0, "memory": 1}
 logger = logging.getLogger(__name__)
 
 
-@dataclass
-class Search:
-    """The one search of this process. Ray Tune pickles its callbacks, so what they need is kept here."""
-
-    spec: TuneSpec
-    context: StepContext
-    deadline: float | None
-    fatal: RayTrainWorkflowsError | None = None
-
-
 def run(context: StepContext) -> TuneResult:
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", f"{SAVE_S:g}")
     from ray import tune
@@ -57,7 +47,8 @@ def run(context: StepContext) -> TuneResult:
 
     spec = context.spec
     assert isinstance(spec, TuneSpec)
-    search = callbacks.begin(Search(spec, context, _deadline(spec, context)))
+    journal = JournalWriter(context.rundir, context.attempt)
+    search = callbacks.begin(callbacks.Search(spec, journal, _deadline(spec, context)))
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt)
     place = context.rundir.location.child(EXPERIMENT)
     parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": mailbox.make()}
@@ -92,7 +83,7 @@ def run(context: StepContext) -> TuneResult:
     try:
         grid = tuner.fit()
     finally:
-        callbacks.end()
+        journal.close()
     if search.fatal is not None:
         raise search.fatal
     context.set_phase("collecting")

@@ -7,6 +7,7 @@ search of this process.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback, Stopper
@@ -18,24 +19,47 @@ from plugin_core.jsonsafe import json_safe
 from plugin_core.progress import is_number
 
 if TYPE_CHECKING:
-    from plugin_core.steps.tune import Search
+    from plugin_core.specs import TuneSpec
+
+
+@dataclass
+class Search:
+    """The one search of this process: `deadline` on the monotonic clock, `fatal` what is wrong with every trial; and how
+    far it is."""
+
+    spec: TuneSpec
+    journal: JournalWriter
+    deadline: float | None
+    fatal: SpecError | None = None
+    reports: int = 0
+    best: float | None = None
+    over: set[str] = field(default_factory=set)
+
+    def tell(self, trial: Any, value: Any) -> None:
+        """A report of a trial, as one of the search."""
+        self.reports += 1
+        metrics = {
+            "trial": trial.trial_id,
+            self.spec.metric: json_safe(value),
+            "best": json_safe(self.best),
+            "trials_over": len(self.over),
+            "progress": min(1.0, len(self.over) / self.spec.trials),
+        }
+        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None})
+
 
 _search: Search | None = None
-_journal: JournalWriter | None = None
-_state: dict[str, Any] = {}
 
 
 def begin(search: Search) -> Search:
-    global _search, _journal
-    _search, _journal = search, JournalWriter(search.context.rundir, search.context.attempt)
-    _state.clear()
-    _state.update(reports=0, best=None, over=set())
+    global _search
+    _search = search
     return search
 
 
-def end() -> None:
-    if _journal is not None:
-        _journal.close()
+def _current() -> Search:
+    assert _search is not None
+    return _search
 
 
 class Report(Callback):
@@ -43,46 +67,32 @@ class Report(Callback):
     over."""
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        assert _search is not None
-        value = result.get(_search.spec.metric)
+        search = _current()
+        value: Any = result.get(search.spec.metric)
         if is_number(value) and value == value:
-            better = max if _search.spec.mode == "max" else min
-            _state["best"] = value if _state["best"] is None else better(_state["best"], value)
-        self._write(trial, value)
+            better = max if search.spec.mode == "max" else min
+            search.best = value if search.best is None else better(search.best, value)
+        search.tell(trial, value)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        _state["over"].add(trial.trial_id)
-        self._write(trial, (trial.last_result or {}).get(_search.spec.metric) if _search else None)
+        search = _current()
+        search.over.add(trial.trial_id)
+        search.tell(trial, (trial.last_result or {}).get(search.spec.metric))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        assert _search is not None
-        _state["over"].add(trial.trial_id)
+        search = _current()
+        search.over.add(trial.trial_id)
         error = classify(trial.get_pickled_error() or trial.get_error() or RuntimeError("the trial failed"))
         if isinstance(error, SpecError):
             # what is wrong with the spec is wrong with every trial
-            _search.fatal = error
-
-    @staticmethod
-    def _write(trial: Any, value: Any) -> None:
-        assert _search is not None
-        assert _journal is not None
-        _state["reports"] += 1
-        metrics = {
-            "trial": trial.trial_id,
-            _search.spec.metric: json_safe(value),
-            "best": json_safe(_state["best"]),
-            "trials_over": len(_state["over"]),
-            "progress": min(1.0, len(_state["over"]) / _search.spec.trials),
-        }
-        _journal.append({"report": _state["reports"], "metrics": metrics, "checkpoint": None})
+            search.fatal = error
 
 
 class Stop(Stopper):
     """A trial is over when a metric reaches its number; the search, when its time is, or when the spec proved wrong."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        assert _search is not None
-        return any(is_number(result.get(name)) and result[name] >= at for name, at in _search.spec.stop.items())
+        return any(is_number(result.get(name)) and result[name] >= at for name, at in _current().spec.stop.items())
 
     def stop_all(self) -> bool:
         if _search is None:

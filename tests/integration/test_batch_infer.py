@@ -2,14 +2,12 @@
 
 import json
 import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet
@@ -18,8 +16,7 @@ import pytest
 from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, TrainSpec, run, save_preprocessor
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.rundir import RunDir
-from plugin_core.supervisor import Supervisor, prepare, run_sync
-from tests.integration.following import in_background, wait_until
+from tests.chaos.tools import Running, drivers, kill, wait_until
 
 
 class Doubler:
@@ -134,12 +131,12 @@ def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
     pids.mkdir()
     slow = {"config": {"pids": str(pids), "sleep_s": 0.15}, "key_column": key_column, "output_path": str(tmp_path / "out")}
     given = spec(tmp_path, checkpoint, rows, **slow)
-    rundir = run_sync(prepare(given, cluster))
-    with in_background(Supervisor(rundir, cluster)) as following:
-        first = "rows" if key_column else "attempt-001"
-        wait_until(lambda: len(list((tmp_path / "out" / first).glob("*.parquet"))) >= 2)
-        kill_driver(rundir)
-        result = following.result(240)
+    running = Running(given, cluster)
+    first = "rows" if key_column else "attempt-001"
+    wait_until(lambda: len(list((tmp_path / "out" / first).glob("*.parquet"))) >= 2)
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver)
+    result = running.result(240)
     assert result.run.attempt == 2
     check_rows(read(result.output))
     assert result.rows == 2000
@@ -154,23 +151,13 @@ def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
     pids = tmp_path / "pids"
     pids.mkdir()
     given = spec(tmp_path, checkpoint, rows, config={"pids": str(pids), "sleep_s": 0.1}, output_path=str(tmp_path / "out"))
-    rundir = run_sync(prepare(given, cluster))
-    with in_background(Supervisor(rundir, cluster)) as following:
-        wait_until(lambda: list((tmp_path / "out" / "attempt-001").glob("*.parquet")))
-        os.kill(int(next(pids.iterdir()).name), signal.SIGKILL)
-        result = following.result(240)
+    running = Running(given, cluster)
+    wait_until(lambda: list((tmp_path / "out" / "attempt-001").glob("*.parquet")))
+    kill(int(next(pids.iterdir()).name))
+    result = running.result(240)
     assert result.run.attempt == 1
     assert len(list(pids.iterdir())) == 2
     check_rows(read(result.output))
-
-
-def kill_driver(rundir: RunDir) -> None:
-    """SIGKILL to the process that runs `plugin_core.driver` for this run."""
-    found = [p for p in psutil.process_iter(["cmdline"]) if "plugin_core.driver" in (p.info["cmdline"] or ())]
-    mine = [p for p in found if rundir.uri in (p.info["cmdline"] or ())]
-    assert mine
-    for process in mine:
-        process.kill()
 
 
 def test_what_cannot_be_is_refused_before_anything_runs(

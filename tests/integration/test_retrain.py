@@ -2,20 +2,17 @@
 
 import json
 import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from plugin_core import Evaluation, LocalCluster, RetrainSpec, RunConfig, TrainSpec, get_model, promote, rollback, run
 from plugin_core.errors import LeaseHeldError, SpecError
-from plugin_core.supervisor import Supervisor, prepare, run_sync
-from tests.integration.following import in_background, wait_until
+from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.steps_for_tests import save
 
 
@@ -139,15 +136,13 @@ def test_a_retraining_killed_while_it_evaluates_does_not_train_again(
 ) -> None:
     data(12)
     given = spec(tmp_path, "killed", evaluate_config={"go": str(tmp_path / "go")})
-    rundir = run_sync(prepare(given, cluster))
-    with in_background(Supervisor(rundir, cluster)) as following:
-        wait_until(lambda: rundir.child("train").result() is not None)
-        wait_until(lambda: rundir.child("evaluate-v0").exists())
-        for process in psutil.process_iter(["cmdline"]):
-            if rundir.uri in (process.info["cmdline"] or ()):
-                os.kill(process.pid, signal.SIGKILL)
-        (tmp_path / "go").touch()
-        result = following.result(300)
+    running = Running(given, cluster)
+    wait_until(lambda: running.rundir.child("train").result() is not None)
+    wait_until(lambda: running.rundir.child("evaluate-v0").exists())
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver)
+    (tmp_path / "go").touch()
+    result = running.result(300)
     assert (result.outcome, result.run.attempt) == ("promoted", 2)
     assert len(starts(tmp_path)) == 1
 
@@ -160,12 +155,11 @@ def test_a_champion_that_moved_meanwhile_is_the_one_to_beat(cluster: LocalCluste
     other = run(spec(tmp_path, "other", model="other"), cluster)
     data(14)
     given = spec(tmp_path, "late", evaluate_config={"go": str(tmp_path / "go")})
-    rundir = run_sync(prepare(given, cluster))
-    with in_background(Supervisor(rundir, cluster)) as following:
-        wait_until(lambda: rundir.child("evaluate-v1").exists())
-        promote(other.checkpoint, "mean", registry=str(tmp_path / "runs" / "_models"))
-        (tmp_path / "go").touch()
-        result = following.result(300)
+    running = Running(given, cluster)
+    wait_until(lambda: running.rundir.child("evaluate-v1").exists())
+    promote(other.checkpoint, "mean", registry=str(tmp_path / "runs" / "_models"))
+    (tmp_path / "go").touch()
+    result = running.result(300)
     assert first.champion == 1
     assert (result.outcome, result.champion) == ("kept", 2)
     assert "of the other" in result.reason

@@ -1,19 +1,15 @@
 """Searches on a real Ray head: trials are Ray Train runs, a killed search goes on, PBT hands checkpoints over."""
 
 import json
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, run
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.rundir import RunDir
-from plugin_core.supervisor import Supervisor, prepare, run_sync
-from tests.integration.following import in_background, wait_until
+from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.steps_for_tests import restore, save
 
 
@@ -68,13 +64,13 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     config = {"starts": str(starts), "hold": [2, 1], "go": str(tmp_path / "go")}
     space = {"train_loop_config": {"step": {"grid_search": [1, 2]}}}
     given = spec(tmp_path, param_space=space, config=config, max_concurrent_trials=1)
-    rundir = run_sync(prepare(given, cluster))
-    with in_background(Supervisor(rundir, cluster)) as following:
-        wait_until(lambda: len(list(starts.iterdir())) == 2)
-        wait_until(lambda: any("checkpoint" in str(path) for path in newest(rundir, starts).glob("checkpoint_*")))
-        kill_driver(rundir)
-        (tmp_path / "go").touch()
-        result = following.result(300)
+    running = Running(given, cluster)
+    wait_until(lambda: len(list(starts.iterdir())) == 2)
+    wait_until(lambda: any("checkpoint" in str(path) for path in newest(running.rundir, starts).glob("checkpoint_*")))
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver)
+    (tmp_path / "go").touch()
+    result = running.result(300)
     assert result.run.attempt == 2
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 0}
     assert result.best_config == {"train_loop_config": {"step": 2}}
@@ -92,13 +88,6 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
 def newest(rundir: RunDir, starts: Path) -> Path:
     name = max(starts.iterdir(), key=lambda path: path.stat().st_mtime).name
     return Path(rundir.uri, "_children", name)
-
-
-def kill_driver(rundir: RunDir) -> None:
-    found = [p for p in psutil.process_iter(["cmdline"]) if rundir.uri in (p.info["cmdline"] or ())]
-    assert found
-    for process in found:
-        os.kill(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -48,6 +50,34 @@ def test_an_interrupt_of_the_main_thread_reaches_the_caller_whatever_the_loop_is
     with pytest.raises(Interrupt):
         run_sync(work())
     assert cancelled == [True]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_while_the_coroutine_starts_cancels_it_once_and_waits_for_it() -> None:
+    def interrupted_at_once() -> list[str]:
+        seen = []
+
+        async def work() -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0)
+                seen.append("ended well")
+                raise
+
+        with pytest.raises(Interrupt):
+            run_sync(work())
+        return seen
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that the main thread is met in the middle of starting the other
+    gc.disable()  # what a signal raises while the collector calls a finalizer, Python drops
+    try:
+        assert [interrupted_at_once() for _ in range(300)] == [["ended well"]] * 300
+    finally:
+        gc.enable()
+        sys.setswitchinterval(before)
 
 
 def test_it_runs_inside_a_running_loop_too_with_the_callers_context() -> None:
