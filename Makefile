@@ -5,11 +5,12 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect clean
+.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
 	@echo "make demo-airflow  the same as a DAG in a real Airflow"
+	@echo "make examples      searching, retraining and predicting, month after month, in Prefect and in a real Airflow"
 	@echo "make test          lint, types and tests"
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
@@ -17,6 +18,8 @@ help:
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
+	@echo "make bench-inference batch inference beside bare Ray Data and a bare loop, and its memory"
+	@echo "make bench-tune      a search beside bare Ray Tune"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +40,13 @@ demo: $(VENV)/.demo
 
 demo-airflow: $(VENV)/.dev
 	@$(BIN)/python example_dags/demo.py
+
+# the loop of retraining on both engines, from an empty registry
+examples: $(VENV)/.dev
+	@rm -rf .demo/loop
+	@$(BIN)/python -m example_flows.loop .demo/loop
+	@$(BIN)/python -m example_flows.tune_pbt
+	@$(BIN)/python example_dags/demo.py tune_and_train loop
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -65,6 +75,12 @@ bench-triggerer: $(VENV)/.dev
 
 bench-prefect: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.prefect_overhead
+
+bench-inference: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.batch_inference
+
+bench-tune: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.tune
 
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15

@@ -1,77 +1,53 @@
-"""The digits DAG in a real Airflow (`make demo-airflow`): scheduler, triggerer and API server, driven over REST.
+"""Example DAGs in a real Airflow: scheduler, triggerer and API server, driven over REST.
 
-Exits 0 when every task succeeded, the train task was seen deferred, and its XCom is a small JSON that the next tasks read.
+    python example_dags/demo.py [DAG ...]        (`make demo-airflow`: digits; `make examples` runs them all)
+
+Exits 0 when every task succeeded and the results are as they should be; of `digits` also that the train task was seen
+deferred, and that its XCom is a small JSON which the next tasks read.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from airflow_provider.testing import AirflowServer
 from plugin_core import local_head
 from plugin_core.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / ".demo" / "airflow"
-STORAGE = ROOT / ".demo" / "runs"
-DAG = "digits"
-TASKS = ["make_data", "train", "evaluate", "batch_infer"]
+FOLDER = Path(os.environ.get("DEMO_FOLDER") or ROOT / ".demo")
+HOME = FOLDER / "airflow"
+STORAGE = FOLDER / "airflow-runs"
 
 
-def main() -> int:
+def main(*names: str) -> int:
+    names = names or ("digits",)
     shutil.rmtree(HOME, ignore_errors=True)
     dags = HOME / "dags"
     dags.mkdir(parents=True)
-    shutil.copy(ROOT / "example_dags" / "digits.py", dags)
+    for name in names:
+        shutil.copy(ROOT / "example_dags" / f"{name}.py", dags)
     print("starting Airflow ...", flush=True)
     started = time.monotonic()
     variables = {"EXAMPLE_STORAGE": str(STORAGE), "PYTHONPATH": str(ROOT)}
     with AirflowServer(HOME, dags, variables) as airflow:
         print(f"Airflow is healthy after {time.monotonic() - started:.0f} s", flush=True)
-        run_id = airflow.trigger(DAG)
-        print(f"run {run_id} of the DAG {DAG!r}", flush=True)
-        deferred = watch(airflow, run_id)
-        good = report(airflow, run_id) and deferred
+        good = [EXAMPLES[name](airflow) for name in names]
     print("Airflow is stopped")
-    return 0 if good else 1
+    return 0 if all(good) else 1
 
 
-def watch(airflow: AirflowServer, run_id: str, timeout_s: float = 600) -> bool:
-    """Print every change of a task's state until the run is over; whether the train task was seen deferred."""
-    deferred = False
-    seen: dict[str, str | None] = {}
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        states = airflow.task_states(DAG, run_id)
-        for task_id in TASKS:
-            if states.get(task_id) != seen.get(task_id) and states.get(task_id):
-                print(f"  {task_id}: {states[task_id]}", flush=True)
-        if states.get("train") == "deferred" and not deferred:
-            deferred = True
-            print(f"  train has given its worker slot back and waits for {job(airflow, run_id)}", flush=True)
-        seen = states
-        if airflow.run_state(DAG, run_id) in ("success", "failed"):
-            return deferred
-        time.sleep(0.5)
-    raise TimeoutError(f"the DAG run was not over after {timeout_s:.0f} s: {seen}")
-
-
-def job(airflow: AirflowServer, run_id: str) -> str:
-    return str(airflow.xcom(DAG, run_id, "train", "_link_RayJobLink")).replace("/#/jobs/", ", the Ray job ")
-
-
-def report(airflow: AirflowServer, run_id: str) -> bool:
-    states = airflow.task_states(DAG, run_id)
-    failed = [task_id for task_id in TASKS if states.get(task_id) != "success"]
-    for task_id in failed:
-        print(f"--- log of {task_id} ({states.get(task_id)})\n{airflow.task_log(DAG, run_id, task_id)[-6000:]}")
-    if failed:
+def digits(airflow: AirflowServer) -> bool:
+    results, deferred = follow(airflow, "digits")
+    if not results:
         return False
-    train, evaluation, predicted = (airflow.xcom(DAG, run_id, task_id) for task_id in TASKS[1:])
+    train, evaluation, predicted = (results[task_id] for task_id in ("train", "evaluate", "batch_infer"))
     size = len(json.dumps(train))
     print(f"\nXCom of train, {size} bytes:\n{json.dumps(train, indent=1)}")
     print(f"evaluate:    {evaluation['metrics']}, passed: {evaluation['passed']}")
@@ -79,7 +55,70 @@ def report(airflow: AirflowServer, run_id: str) -> bool:
     read = {json.dumps(checkpoint_read(result["run"]["uri"])) for result in (evaluation, predicted)}
     both = read == {json.dumps(train["checkpoint"])}
     print(f"both read the checkpoint of train's XCom: {both}")
-    return size <= 2048 and both and bool(evaluation["passed"])
+    return size <= 2048 and both and bool(evaluation["passed"]) and "train" in deferred
+
+
+def tune_and_train(airflow: AirflowServer) -> bool:
+    results, _ = follow(airflow, "tune_and_train")
+    if not results:
+        return False
+    learning_rate = results["tune"]["best_config"]["train_loop_config"]["lr"]
+    trained_with = RunDir.at(results["train"]["run"]["uri"]).read_record()["spec"]["train_loop_config"]["lr"]
+    champion = results["promote"]
+    print(f"tune found lr {learning_rate:.4f}; version {champion['version']} is the champion: {champion['metrics']}")
+    return bool(trained_with == learning_rate and champion["checkpoint"] == results["train"]["checkpoint"]["uri"])
+
+
+def loop(airflow: AirflowServer) -> bool:
+    """January's model is the first; February's beats it; March's does not, and the champion stays."""
+    shutil.rmtree(STORAGE / "_models" / "digits", ignore_errors=True)
+    seen = []
+    for month in ("january", "february", "march"):
+        results, _ = follow(airflow, "loop", {"month": month})
+        if not results:
+            return False
+        outcome, predicted = results["retrain"], results["predict"]
+        print(f"{month}: {outcome['outcome']}: {outcome['reason']}; the champion is version {outcome['champion']}")
+        print(f"{month}: {predicted['rows']} predictions of it in {predicted['output']}", flush=True)
+        of_it = checkpoint_read(predicted["run"]["uri"]) == outcome["checkpoint"]
+        seen.append((outcome["outcome"], outcome["champion"], of_it))
+    return seen == [("promoted", 1, True), ("promoted", 2, True), ("kept", 2, True)]
+
+
+EXAMPLES = {"digits": digits, "tune_and_train": tune_and_train, "loop": loop}
+
+
+def follow(
+    airflow: AirflowServer, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 900
+) -> tuple[dict[str, Any], set[str]]:
+    """A run of the DAG to its end, each change of a task's state printed. Returns what the tasks returned (nothing when
+    one failed, whose log is printed), and the tasks that were seen deferred."""
+    run_id = airflow.trigger(dag_id, conf)
+    print(f"run {run_id} of the DAG {dag_id!r}{f' with {conf}' if conf else ''}", flush=True)
+    deferred: set[str] = set()
+    seen: dict[str, str | None] = {}
+    deadline = time.monotonic() + timeout_s
+    while airflow.run_state(dag_id, run_id) not in ("success", "failed"):
+        states = airflow.task_states(dag_id, run_id)
+        for task_id, state in states.items():
+            if state and state != seen.get(task_id):
+                print(f"  {task_id}: {state}", flush=True)
+            if state == "deferred" and task_id not in deferred:
+                deferred.add(task_id)
+                print(f"  {task_id} has given its worker slot back and waits for {job(airflow, dag_id, run_id, task_id)}")
+        seen = states
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the DAG run was not over after {timeout_s:.0f} s: {seen}")
+        time.sleep(0.5)
+    states = airflow.task_states(dag_id, run_id)
+    failed = [task_id for task_id, state in states.items() if state != "success"]
+    for task_id in failed:
+        print(f"--- log of {task_id} ({states[task_id]})\n{airflow.task_log(dag_id, run_id, task_id)[-6000:]}")
+    return ({} if failed else {task_id: airflow.xcom(dag_id, run_id, task_id) for task_id in states}), deferred
+
+
+def job(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> str:
+    return str(airflow.xcom(dag_id, run_id, task_id, "_link_RayJobLink")).replace("/#/jobs/", ", the Ray job ")
 
 
 def checkpoint_read(run_uri: str) -> object:
@@ -88,7 +127,7 @@ def checkpoint_read(run_uri: str) -> object:
 
 
 if __name__ == "__main__":
-    code = main()
+    code = main(*sys.argv[1:])
     head = local_head.current()
     if head is not None:
         print(f"the embedded Ray head stays warm for {head.idle_timeout_s:.0f} s; `raytrain cluster stop` ends it")

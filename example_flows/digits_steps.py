@@ -12,7 +12,12 @@ TEST_FRACTION = 0.2
 SEED = 7
 
 
-def make_data(folder: str) -> dict[str, str]:
+#: Data that comes month by month, for the examples of retraining: (the share of the training digits that there are, how
+#: many of ten have a wrong label). February's is better than January's, March's is spoilt. The test data stays.
+MONTHS = {"january": (0.25, 0), "february": (1.0, 0), "march": (1.0, 6)}
+
+
+def make_data(folder: str, month: str = "february") -> dict[str, str]:
     """Write `train.parquet` and `test.parquet` under `folder`, a local path or an s3:// URI; returns where they are.
 
     The same every time, and a file that is there stays as it is, so a retry costs nothing.
@@ -25,14 +30,14 @@ def make_data(folder: str) -> dict[str, str]:
     written = {}
     for name in ("train", "test"):
         sink = pa.BufferOutputStream()
-        pq.write_table(table(name), sink)
+        pq.write_table(table(name, month), sink)
         file = Location.of(folder).child(f"{name}.parquet")
         file.create(sink.getvalue().to_pybytes())
         written[name] = file.uri
     return written
 
 
-def table(part: str) -> Any:
+def table(part: str, month: str = "february") -> Any:
     """The digits of "train" or "test" as an arrow table: `image`, 64 float32 from 0 to 1 (8 × 8 pixels), and `label`."""
     import numpy as np
     import pyarrow as pa
@@ -41,7 +46,10 @@ def table(part: str) -> Any:
 
     images, labels = load_digits(return_X_y=True)
     train, test = train_test_split(np.arange(len(labels)), test_size=TEST_FRACTION, random_state=SEED, stratify=labels)
-    rows = {"train": train, "test": test}[part]
+    share, wrong = MONTHS[month]
+    rows = {"train": train[: int(share * len(train))], "test": test}[part]
+    if part == "train":
+        labels[rows[np.arange(len(rows)) % 10 < wrong]] = 0
     pixels = pa.array((images[rows] / 16.0).astype(np.float32).reshape(-1))
     image = pa.FixedSizeListArray.from_arrays(pixels, images.shape[1])
     return pa.table({"image": image, "label": pa.array(labels[rows].astype(np.int64))})

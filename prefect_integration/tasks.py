@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
-from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import TaskRun
 from prefect.context import TaskRunContext
 from prefect.states import State
+from prefect.utilities.hashing import hash_objects
 
 from plugin_core import registry as registries
 from plugin_core.errors import RayTrainWorkflowsError
@@ -53,12 +54,18 @@ def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | Non
     return f"raytrain-{hashlib.sha256(repr(step).encode()).hexdigest()[:32]}"
 
 
-_OPTIONS: dict[str, Any] = {
-    "retry_condition_fn": retry_makes_sense,
-    "persist_result": True,
-    "result_serializer": "json",
-    "cache_policy": CachePolicy.from_cache_key_fn(result_key),
-}
+def move_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
+    """The same move of an alias is made once in a flow run, however often the flow is tried again: a second rollback would
+    go further back, a second promotion undo what others did meanwhile."""
+    call = Call.here()
+    if not call.flow_runs:
+        return None
+    return f"raytrain-move-{hash_objects(str(call.root), call.path, context.task.name, parameters, raise_on_failure=True)}"
+
+
+_KEPT: dict[str, Any] = {"retry_condition_fn": retry_makes_sense, "persist_result": True, "result_serializer": "json"}
+_OPTIONS: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(result_key)}
+_MOVE: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(move_key)}
 
 
 @task(name="train", **_OPTIONS)
@@ -135,7 +142,7 @@ async def abatch_infer(
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
 
 
-@task(name="promote", retry_condition_fn=retry_makes_sense, cache_policy=NO_CACHE)
+@task(name="promote", **_MOVE)
 def promote(
     result: Any,
     name: str,
@@ -148,7 +155,7 @@ def promote(
     return registries.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
 
 
-@task(name="rollback", retry_condition_fn=lambda *_: False, cache_policy=NO_CACHE)
+@task(name="rollback", **{**_MOVE, "retry_condition_fn": lambda *_: False})
 def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> ModelVersion:
     """`plugin_core.rollback`: let the alias stand for what it stood for before. Never retried, which would go further
     back."""

@@ -3,12 +3,15 @@
 import http.server
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plugin_core import LocalCluster
 from plugin_core.local_head import Head
+from tests.heads import OwnHead
 from tests.servers import embedded_head, s3_server
 
 # a suite that a shell started in the background ignores SIGINT, and so would every program that a test interrupts
@@ -24,6 +27,21 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 @pytest.fixture
 def cluster(head: Head) -> LocalCluster:
     return LocalCluster()
+
+
+@pytest.fixture
+def own_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., OwnHead]]:
+    """Starts Ray heads of the test's own."""
+    heads: list[OwnHead] = []
+
+    def start(**options: Any) -> OwnHead:
+        # Ray's sockets lie in here, and their paths have to be short
+        heads.append(OwnHead(Path(tmp_path_factory.mktemp("h", numbered=True)), **options))
+        return heads[-1]
+
+    yield start
+    for head in heads:
+        head.close()
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.errors import AliasMovedError, LeaseHeldError
+from plugin_core.errors import AliasMovedError, LeaseHeldError, UserCodeError
 from plugin_core.fingerprints import fingerprint_of_all
 from plugin_core.journal import JournalReader, JournalWriter
 from plugin_core.lease import Lease
 from plugin_core.pins import pin, unpin
 from plugin_core.registry import ModelVersion, default_registry, open_registry, promote
 from plugin_core.results import CheckpointRef, EvaluationResult, RetrainResult, TrainResult
-from plugin_core.rundir import RunDir
+from plugin_core.rundir import RunDir, run_name
 from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec
 from plugin_core.steps import StepContext, run_step
 from plugin_core.storage import Location
@@ -117,6 +117,8 @@ def _evaluate(
     context: StepContext, spec: RetrainSpec, trained: TrainResult, champion: ModelVersion | None
 ) -> EvaluationResult:
     checkpoint = trained.best_checkpoint or trained.checkpoint
+    if checkpoint is None:
+        raise UserCodeError("train: reported no checkpoint; a retraining needs one to evaluate and to promote")
     given = spec.evaluate.model_dump()
     if champion is None:
         given["must_beat"] = {}
@@ -130,7 +132,13 @@ def _evaluate(
 
 def _part(context: StepContext, name: str, spec: StepSpec, field: str) -> StepContext:
     """A part under the retraining's own limits."""
-    return context.child(name, spec.model_copy(update={"limits": context.spec.limits}), field)
+    return context.child(part_name(context.rundir, name), spec.model_copy(update={"limits": context.spec.limits}), field)
+
+
+def part_name(retraining: RunDir, part: str) -> str:
+    """The name of a retraining's part, another one in each retraining: train loops tell by the name of their run whether
+    a checkpoint is their own, to resume from, or a champion's, to start warm from."""
+    return run_name(retraining.name, part)
 
 
 def _run(part: StepContext) -> AnyResult:

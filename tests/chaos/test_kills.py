@@ -9,7 +9,6 @@ import pytest
 
 from plugin_core import LocalCluster, ScalingConfig, local_head
 from plugin_core.local_head import Head
-from tests.chaos.conftest import OwnHead
 from tests.chaos.tools import (
     EVERY,
     Running,
@@ -22,6 +21,7 @@ from tests.chaos.tools import (
     spec_at,
     wait_until,
 )
+from tests.heads import OwnHead
 from tests.servers import environment
 
 

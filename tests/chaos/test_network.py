@@ -12,8 +12,8 @@ from plugin_core import RayCluster, ScalingConfig
 from plugin_core import jobs as jobs_client
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.local_head import Head
-from tests.chaos.conftest import OwnHead
 from tests.chaos.tools import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
+from tests.heads import OwnHead
 
 
 @pytest.mark.parametrize("mode", ["black hole", pytest.param(500, marks=pytest.mark.slow)])

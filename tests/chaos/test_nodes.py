@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from plugin_core import ScalingConfig
-from tests.chaos.conftest import OwnHead
 from tests.chaos.tools import Running, Trail, nothing_left, spec_at, wait_until
+from tests.heads import OwnHead
 
 pytestmark = pytest.mark.slow
 

@@ -50,7 +50,7 @@ def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
 
     shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(DAGS.parent / "same_spec.yaml", folder)
-    shutil.copy(ROOT / "example_dags" / "retraining.py", folder / "dags")
+    shutil.copy(ROOT / "example_dags" / "retrain.py", folder / "dags")
     (folder / "dags" / "smallest.py").write_text(dag_of_the_docs("smallest"))
     port = urlsplit(head.address).port
     variables = {

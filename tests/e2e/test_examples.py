@@ -17,15 +17,19 @@ pytestmark = pytest.mark.usefixtures("head")
 
 def run(command: list[str], home: Path) -> dict[str, str]:
     """Run an example; returns the table that it prints at its end."""
+    return dict(re.findall(r"^│ (.+?) +│ (.+?) +│$", told(command, home), re.MULTILINE))
+
+
+def told(command: list[str], home: Path) -> str:
+    """What an example prints."""
     home.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environment |= {"PREFECT_HOME": str(home), "PREFECT_LOCAL_STORAGE_PATH": str(home / "storage")}
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=400
+        [sys.executable, *command], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=900
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    rows = re.findall(r"^│ (.+?) +│ (.+?) +│$", done.stdout, re.MULTILINE)
-    return dict(rows)
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -47,6 +51,42 @@ def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
     assert float(table["test auc"]) >= 0.97
     assert float(table["test accuracy"]) >= 0.93
     assert Path(table["checkpoint"]).is_dir()
+
+
+@pytest.mark.slow
+def test_population_based_training_finds_a_champion(tmp_path: Path) -> None:
+    table = run(["-m", "example_flows.tune_pbt", str(tmp_path / "runs")], tmp_path / "prefect")
+    assert float(table["test accuracy"]) >= 0.85
+    assert table["test rows"] == table["predicted rows"] == "360"
+
+
+@pytest.mark.slow
+def test_the_loop_beats_or_keeps_the_champion_as_the_months_data_has_it(tmp_path: Path) -> None:
+    said = told(["-m", "example_flows.loop", str(tmp_path / "runs")], tmp_path / "prefect")
+    outcomes = re.findall(r"^(\w+): (\w+): .*; the champion is version (\d)$", said, re.MULTILINE)
+    assert outcomes == [("january", "promoted", "1"), ("february", "promoted", "2"), ("march", "kept", "2")]
+    assert re.findall(r"^(\w+): 360 predictions of it in ", said, re.MULTILINE) == ["january", "february", "march"]
+
+
+@pytest.mark.slow
+def test_a_subject_is_learned_as_dreambooth_has_it(tmp_path: Path) -> None:
+    pytest.importorskip("diffusers")
+    table = run(["-m", "example_flows.dreambooth", str(tmp_path / "runs")], tmp_path / "prefect")
+    assert float(table["test subject_loss"]) < 0.5, "1 is the noise itself"
+    assert table["predicted rows"] == "64"
+
+
+@pytest.mark.slow
+def test_the_loop_and_the_search_as_dags_in_a_real_airflow(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "example_dags/demo.py", "tune_and_train", "loop"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "DEMO_FOLDER": str(tmp_path)},
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 
 def test_the_digits_spec_file_is_a_valid_spec() -> None:

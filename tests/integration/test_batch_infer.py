@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, 
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.rundir import RunDir
 from tests.chaos.tools import Running, drivers, kill, wait_until
+from tests.heads import Memory, OwnHead
 
 
 class Doubler:
@@ -196,3 +198,48 @@ def test_a_predictor_that_loses_rows_is_told_where_rows_count(
         cluster,
     )
     assert dropped.rows == 1000
+
+
+class Echo(Doubler):
+    """Keeps all there is, so that what is written is as large as what is read."""
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        return {**batch, "twice": 2 * batch["x"]}
+
+
+@pytest.mark.slow
+def test_a_dataset_of_four_times_the_memory_is_predicted_within_it(
+    own_head: Callable[..., OwnHead], tmp_path: Path, checkpoint: str
+) -> None:
+    memory, parts, part_rows, row = 150_000_000, 12, 1000, 50_000
+    assert parts * part_rows * row == 4 * memory
+    folder = tmp_path / "large"
+    folder.mkdir()
+    for part in range(parts):
+        keys = np.arange(part_rows) + part_rows * part
+        table = pa.table({"key": keys, "x": keys * 1.0, "ballast": [os.urandom(row) for _ in keys]})
+        pyarrow.parquet.write_table(table, folder / f"part-{part}.parquet", row_group_size=100)
+    head = own_head(object_store_memory=memory)
+    with Memory(head) as little:
+        run(spec(tmp_path, checkpoint, str(folder / "part-0.parquet"), predictor=Echo), head.cluster())
+    with Memory(head) as taken:
+        given = spec(
+            tmp_path, checkpoint, str(folder), predictor=Echo, run_config=RunConfig(storage_path=str(tmp_path / "all"))
+        )
+        result = run(given, head.cluster())
+    assert result.rows == parts * part_rows
+    written = read(result.output, format="parquet")[["key", "twice"]].sort_values("key")
+    assert (written["key"].to_numpy() == np.arange(result.rows)).all()
+    assert (written["twice"] == 2.0 * written["key"]).all()
+    assert 0 < taken.shared <= 1.1 * memory
+    assert taken.private - little.private < 2 * memory, "beside what the processes take for a twelfth of the data"
+
+
+@pytest.mark.slow
+def test_a_pool_grows_while_there_is_more_to_do(cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str) -> None:
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    config = {"pids": str(pids), "sleep_s": 0.5}
+    result = run(spec(tmp_path, checkpoint, rows, config=config, concurrency=(1, 2), batch_size=25), cluster)
+    check_rows(read(result.output))
+    assert len(list(pids.iterdir())) == 2

@@ -11,24 +11,32 @@ import pyarrow.parquet
 import pytest
 
 from plugin_core import Evaluation, LocalCluster, RetrainSpec, RunConfig, TrainSpec, get_model, promote, rollback, run
-from plugin_core.errors import LeaseHeldError, SpecError
+from plugin_core.errors import LeaseHeldError, SpecError, UserCodeError
+from plugin_core.rundir import RunDir
+from plugin_core.steps.retrain import part_name
 from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.steps_for_tests import save
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Learns the mean of x, from where the champion stands if warm; notes each start, and waits for `go`."""
+    """Learns the mean of x; notes whether it began cold, warm from another run's checkpoint, or where this run stood, which
+    leaves nothing to do; waits for `go`."""
     import time
 
     import ray.train
 
+    name, begins = ray.train.get_context().get_experiment_name(), "cold"
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            begins = "resumed" if json.loads(Path(folder, "state.json").read_text())["run"] == name else "warm"
     with open(config["starts"], "a") as file:
-        checkpoint = ray.train.get_checkpoint()
-        file.write(f"{ray.train.get_context().get_experiment_name()} {'cold' if checkpoint is None else 'warm'}\n")
+        file.write(f"{begins}\n")
     while config.get("go") and not Path(config["go"]).exists():
         time.sleep(0.1)
     mean = ray.train.get_dataset_shard("train").materialize().mean("x")
-    ray.train.report({"mean": mean}, checkpoint=save({"mean": mean}))
+    if begins != "resumed" and config.get("keep", True):
+        ray.train.report({"mean": mean}, checkpoint=save({"mean": mean, "run": name}))
 
 
 def quality(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str, Any]:
@@ -77,13 +85,17 @@ def spec(tmp_path: Path, name: str, **fields: Any) -> RetrainSpec:
     return RetrainSpec(**{**defaults, **fields})
 
 
+def part(running: Running, name: str) -> RunDir:
+    return running.rundir.child(part_name(running.rundir, name))
+
+
 def champion(tmp_path: Path) -> Any:
     return get_model("mean", registry=str(tmp_path / "runs" / "_models"))
 
 
 def starts(tmp_path: Path) -> list[str]:
     file = tmp_path / "starts"
-    return [line.split()[1] for line in file.read_text().splitlines()] if file.exists() else []
+    return file.read_text().split() if file.exists() else []
 
 
 def test_the_champion_is_beaten_kept_or_left_alone_as_the_data_has_it(
@@ -137,8 +149,8 @@ def test_a_retraining_killed_while_it_evaluates_does_not_train_again(
     data(12)
     given = spec(tmp_path, "killed", evaluate_config={"go": str(tmp_path / "go")})
     running = Running(given, cluster)
-    wait_until(lambda: running.rundir.child("train").result() is not None)
-    wait_until(lambda: running.rundir.child("evaluate-v0").exists())
+    wait_until(lambda: part(running, "train").result() is not None)
+    wait_until(lambda: part(running, "evaluate-v0").exists())
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     (tmp_path / "go").touch()
@@ -156,13 +168,20 @@ def test_a_champion_that_moved_meanwhile_is_the_one_to_beat(cluster: LocalCluste
     data(14)
     given = spec(tmp_path, "late", evaluate_config={"go": str(tmp_path / "go")})
     running = Running(given, cluster)
-    wait_until(lambda: running.rundir.child("evaluate-v1").exists())
+    wait_until(lambda: part(running, "evaluate-v1").exists())
     promote(other.checkpoint, "mean", registry=str(tmp_path / "runs" / "_models"))
     (tmp_path / "go").touch()
     result = running.result(300)
     assert first.champion == 1
     assert (result.outcome, result.champion) == ("kept", 2)
     assert "of the other" in result.reason
+
+
+@pytest.mark.slow
+def test_a_training_without_a_checkpoint_is_told_as_such(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+    data(12)
+    with pytest.raises(UserCodeError, match="train: reported no checkpoint; a retraining needs one to evaluate"):
+        run(spec(tmp_path, "nothing", train_config={"keep": False}), cluster)
 
 
 def test_a_retraining_without_a_gate_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,115 @@
+"""Ray heads that a test may treat as it likes."""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+
+from plugin_core import RayCluster
+from plugin_core.jobs import JobsClient
+from plugin_core.keeper import free_ports, ray_head_command, ray_head_environment
+from plugin_core.local_head import MARK, end_processes, marked_processes
+from tests.servers import S3_ENVIRONMENT, wait_for_nodes
+
+
+class OwnHead:
+    """A Ray head, with more nodes when wanted, that a test may kill as it likes."""
+
+    def __init__(self, folder: Path, num_cpus: int = 3, object_store_memory: int | None = None):
+        self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
+        self._folder = folder
+        self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
+        # the switch that binds everything to loopback also forbids a second node
+        del self.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"]
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        command = ray_head_command(self.ports, str(folder / "ray"), num_cpus, None)
+        if object_store_memory is not None:
+            command.append(f"--object-store-memory={object_store_memory}")
+        self._start(command)
+        self.address = f"http://127.0.0.1:{self.ports[1]}"
+        wait_for_nodes(self.address, self.token, 1)
+
+    def cluster(self, address: str | None = None) -> RayCluster:
+        return RayCluster(address or self.address, self.token, python=sys.executable)
+
+    def add_node(self, num_cpus: int) -> list[psutil.Process]:
+        """Another raylet on this machine; returns its processes, to be killed."""
+        before = {process.pid for process in marked_processes(self.mark)}
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        command += [f"--address=127.0.0.1:{self.ports[0]}", f"--num-cpus={num_cpus}"]
+        names = (
+            "metrics-export-port",
+            "runtime-env-agent-port",
+            "dashboard-agent-listen-port",
+            "dashboard-agent-grpc-port",
+        )
+        command += [f"--{name}={port}" for name, port in zip(names, free_ports(4), strict=True)]
+        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        self._start(command)
+        wait_for_nodes(self.address, self.token, len(self.nodes))
+        return [process for process in marked_processes(self.mark) if process.pid not in before]
+
+    def node_ids(self) -> list[str]:
+        """The living nodes' ids, the head's first."""
+
+        async def ask() -> list[dict[str, Any]]:
+            async with JobsClient(self.address, self.token) as client:
+                return await client.nodes()
+
+        nodes = sorted(asyncio.run(ask()), key=lambda node: (not node["is_head_node"], node["start_time_ms"]))
+        return [node["node_id"] for node in nodes]
+
+    def _start(self, command: list[str]) -> None:
+        log = (self._folder / f"node-{len(self.nodes)}.log").open("wb")
+        self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, process_group=0))
+
+    def close(self) -> None:
+        for process in marked_processes(self.mark):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        end_processes(marked_processes(self.mark), 2.0)
+        for node in self.nodes:
+            node.wait(30)
+        assert marked_processes(self.mark) == []
+
+
+class Memory:
+    """The most that a head's processes take while this runs, in bytes: `private`, what is theirs alone, in sum and more
+    than at the beginning; `shared`, the object store."""
+
+    def __init__(self, head: OwnHead):
+        self._head = head
+        self._over = threading.Event()
+        self._before, _ = self._now()
+        self.private = self.shared = 0
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.3):
+            private, shared = self._now()
+            self.private, self.shared = max(self.private, private - self._before), max(self.shared, shared)
+
+    def _now(self) -> tuple[int, int]:
+        private, shared = 0, [0]
+        for process in marked_processes(self._head.mark):
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                sizes = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", status, re.MULTILINE))
+                private += int(sizes.get("RssAnon", 0)) * 1024
+                shared.append(int(sizes.get("RssShmem", 0)) * 1024)
+        return private, max(shared)
