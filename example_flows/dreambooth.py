@@ -60,7 +60,7 @@ def dreambooth(storage: str = demo.STORAGE) -> tuple[TrainResult, EvaluationResu
         TrainSpec(
             train_loop_per_worker=steps.train_loop,
             train_loop_config={"epochs": 30, "lr": 0.001, "batch_size": 6, "prior_weight": 1.0},
-            datasets={"pictures": data["subject"], "prior": painted.output},
+            datasets={"pictures": data["subject"], "prior": painted},
             resume_from=base.checkpoint,
             run_config=run_config,
         ),

@@ -32,19 +32,23 @@ if TYPE_CHECKING:
     from plugin_core.results import parse_result as parse_result
     from plugin_core.specs import BatchInferSpec as BatchInferSpec
     from plugin_core.specs import CheckpointConfig as CheckpointConfig
+    from plugin_core.specs import Comet as Comet
     from plugin_core.specs import Comparison as Comparison
     from plugin_core.specs import DatasetConfig as DatasetConfig
     from plugin_core.specs import EvaluateSpec as EvaluateSpec
     from plugin_core.specs import Evaluation as Evaluation
     from plugin_core.specs import FailureConfig as FailureConfig
     from plugin_core.specs import Limits as Limits
+    from plugin_core.specs import MLflow as MLflow
     from plugin_core.specs import RetrainSpec as RetrainSpec
     from plugin_core.specs import RunConfig as RunConfig
     from plugin_core.specs import ScalingConfig as ScalingConfig
+    from plugin_core.specs import TensorBoard as TensorBoard
     from plugin_core.specs import Threshold as Threshold
     from plugin_core.specs import TorchConfig as TorchConfig
     from plugin_core.specs import TrainSpec as TrainSpec
     from plugin_core.specs import TuneSpec as TuneSpec
+    from plugin_core.specs import WandB as WandB
     from plugin_core.specs import load_spec as load_spec
     from plugin_core.specs import parse_spec as parse_spec
     from plugin_core.supervisor import arun as arun
@@ -57,8 +61,9 @@ _HOMES = {
     "preprocessors": "load_preprocessor save_preprocessor",
     "registry": "ModelVersion get_model promote rollback",
     "results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult parse_result",
-    "specs": "BatchInferSpec CheckpointConfig Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig Limits"
-    " RetrainSpec RunConfig ScalingConfig Threshold TorchConfig TrainSpec TuneSpec load_spec parse_spec",
+    "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
+    " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard Threshold TorchConfig TrainSpec TuneSpec WandB"
+    " load_spec parse_spec",
     "supervisor": "arun run",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -146,6 +146,16 @@ def cancel(run: Run, address: Address = None, token: Token = None) -> None:
 
 
 @app.command()
+def track(run: Run) -> None:
+    """Log a finished run to the trackers of its spec once more: what they missed while they were away."""
+    from plugin_core.rundir import RunDir
+    from plugin_core.tracking.replay import replay
+
+    for uri, links in replay(RunDir.at(run)).items():
+        print(uri, *(f"{tracker}: {link}" for tracker, link in links.items()), sep="\n  ")
+
+
+@app.command()
 def doctor(
     address: Address = None,
     token: Token = None,

@@ -24,6 +24,7 @@ from plugin_core.rundir import AttemptEnd, RunDir
 from plugin_core.sources import unpack
 from plugin_core.steps import StepContext, run_step
 from plugin_core.storage import be_patient
+from plugin_core.tracking import note_origin, stop_tracking
 from plugin_core.watch import Watch, signal_pipe
 
 logger = logging.getLogger("raytrain.driver")
@@ -48,6 +49,8 @@ def run_attempt(
         try:
             watch.look()
             connect(_ship_sources(rundir, spec.runtime_env))
+            if spec.tracking:
+                note_origin(rundir)
             context = StepContext(
                 spec=spec,
                 rundir=rundir,
@@ -120,6 +123,7 @@ def main(uri: str, attempt: int, nonce: str) -> int:
         # from the watching thread: the main thread may be deep inside Ray, so end the process; Ray ends its actors
         print(f"stopping: {error.message}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
+        stop_tracking(error)
         os._exit(error.exit_code)
 
     try:

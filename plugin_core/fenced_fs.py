@@ -16,6 +16,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, Py
 
 from plugin_core.errors import FencedError
 from plugin_core.fence import Fence
+from plugin_core.journal import flush_writers
 from plugin_core.pins import pinned
 from plugin_core.rundir import RunDir
 from plugin_core.storage import Location, be_patient
@@ -41,6 +42,8 @@ class _Replaced(io.BytesIO):
             return
         data = self.getvalue()
         super().close()
+        # a checkpoint that the run may resume from has all reports before it in the journal
+        flush_writers()
         self._fence.check()
         self._place.write(data)
 

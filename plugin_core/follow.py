@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ LOG_PAUSE, LOG_CHARS_PER_S = 10.0, 20_000
 LINES_AT_ONCE = 100
 #: How often a reader's position is kept, in seconds: so much may be told again after a kill.
 KEEP_S = 15.0
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Follower:
     """
 
     def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
-        self.tell = listener or (lambda event: None)
+        self._listener = listener
         self._rundir = rundir
         self._reader = reader
         self._kept: Position | None = None
@@ -59,6 +62,15 @@ class Follower:
         self._said = ""
         self._log_seen: dict[str, int] = {}
         self._log_due = 0.0
+
+    def tell(self, event: Event) -> None:
+        """To the listener; one that fails misses an event, and the step goes on."""
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception:
+            logger.exception("a listener failed at: %s", event.text[:200])
 
     async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         await self._take_up()
@@ -127,7 +139,8 @@ class Follower:
         end = len(log) if final else log.rfind("\n") + 1
         if end > start:
             self._log_seen[submission_id] = end
-            self.tell(Event("log", log[start:end].rstrip("\n")))
+            if text := log[start:end].rstrip("\n"):
+                self.tell(Event("log", text))
 
 
 def _in_words(metrics: dict[str, Any]) -> str:

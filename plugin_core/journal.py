@@ -12,6 +12,7 @@ import logging
 import re
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,15 @@ SEGMENT_BYTES = 64 * 1024
 logger = logging.getLogger(__name__)
 
 
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+
+
+def flush_writers() -> None:
+    """Write what this process's open journals have not written yet, now."""
+    for writer in list(_writers):
+        writer.flush()
+
+
 class JournalWriter:
     """Appends reports; never raises, since an exception in the controller would end the training.
 
@@ -36,6 +46,7 @@ class JournalWriter:
         self._attempt = attempt
         self._fence = Fence(rundir.uri, attempt)
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()  # one after the other, or an older state might be written over a newer one
         self._closed: list[tuple[int, bytes]] = []
         self._open = b""
         self._sequence = 1
@@ -43,6 +54,7 @@ class JournalWriter:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._flush_loop, daemon=True, name="journal")
         self._thread.start()
+        _writers.add(self)
 
     def append(self, entry: dict[str, Any]) -> None:
         line = json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
@@ -64,6 +76,10 @@ class JournalWriter:
 
     def flush(self) -> None:
         """Write what is not written yet, now."""
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             if not self._dirty:
                 return

@@ -24,6 +24,36 @@ class _Registered:
     metrics: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands before an attempt: `reports` so far, the `index` of the report (counted from 1; see
+    `steps.callbacks`) from whose checkpoint it goes on, and the journal's entries that a kill has `lost`."""
+
+    reports: int = 0
+    index: int = 0
+    lost: tuple[dict[str, Any], ...] = ()
+
+
+def standing_of(rundir: RunDir, journal: list[dict[str, Any]]) -> Standing:
+    """Told from journal and snapshot, the latter repaired. What came before a checkpoint's registration is always in the
+    journal (see `fenced_fs`), the registered checkpoint's own entry may be lost."""
+    reports = [entry for entry in journal if "report" in entry]
+    last = index_of(reports[-1]) if reports else 0
+    index = {entry["checkpoint"]: index_of(entry) for entry in reports if entry.get("checkpoint")}
+    data = rundir.location.child(SNAPSHOT).read()
+    listed, _ = _parse(data) if data is not None else ([], "")
+    lost = []
+    for number, entry in enumerate((entry for entry in listed if entry.name not in index), start=1):
+        report = {"report": len(reports) + number, "index": last + number}
+        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name})
+        index[entry.name] = last + number
+    return Standing(len(reports) + len(lost), index[listed[-1].name] if listed else 0, tuple(lost))
+
+
+def index_of(entry: dict[str, Any]) -> int:
+    return int(entry.get("index", entry["report"]))
+
+
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, journal: list[dict[str, Any]]) -> str:
     """Make Ray's snapshot true where it is not; returns one sentence on what was wrong and done, "" where nothing was.
 

@@ -75,11 +75,17 @@ class CheckpointRef(_Reference):
 class _Result(_Reference):
     #: fields of which a reference leaves out what does not fit, in this order
     bulky: ClassVar[tuple[str, ...]] = ("metrics",)
+    # a cluster may be newer than the engine that reads its results
+    model_config = ConfigDict(extra="ignore")
 
     schema_version: int = SCHEMA
     run: RunRef
     metrics: dict[str, Any] = {}
     truncated: bool = False
+    #: the links to its tracking runs, by tracker
+    tracking: dict[str, str] = {}
+    #: what a person should know of it, though it succeeded
+    warnings: list[str] = []
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -204,10 +210,11 @@ class TuneResult(_Result):
 
 
 class BatchInferResult(_Result):
-    """`output` is the directory of parquet files; `rows` counts them. `_SUCCESS.json` in it is the commit marker."""
+    """`output` is the directory of files of `format`, with so many `rows`. It may be given as the next step's dataset."""
 
     kind: Literal["batch_infer"] = "batch_infer"
     output: str
+    format: Literal["parquet", "csv", "json"] = "parquet"
     rows: int
 
 

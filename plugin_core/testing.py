@@ -52,6 +52,7 @@ class FakeCluster:
     shares_this_machine: bool = False
     session_name: str = "session_fake_1"
     answering: bool = True
+    log: str = "a line of the fake job\n"
     jobs: dict[str, str] = field(default_factory=dict)
     submits: int = 0
 
@@ -139,7 +140,7 @@ class FakeCluster:
         return web.json_response({"submission_id": name, "status": self.jobs[name], "message": "as played"})
 
     async def _logs(self, request: web.Request) -> web.Response:
-        return web.json_response({"logs": "a line of the fake job\n"})
+        return web.json_response({"logs": self.log})
 
     async def _stop(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]

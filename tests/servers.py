@@ -74,10 +74,10 @@ def s3_server(log: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def mlflow_server(folder: Path) -> Iterator[str]:
+def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
     """MLflow's tracking and registry server on a database in `folder`; yields its URI. Its processes end with it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (port,) = free_ports(1)
+    port = port or free_ports(1)[0]
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     command += [
         "--backend-store-uri",

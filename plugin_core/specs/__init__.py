@@ -26,6 +26,10 @@ from plugin_core.specs.parse import as_spec as as_spec
 from plugin_core.specs.parse import load_spec as load_spec
 from plugin_core.specs.parse import parse_spec as parse_spec
 from plugin_core.specs.retrain import RetrainSpec as RetrainSpec
+from plugin_core.specs.tracking import Comet as Comet
+from plugin_core.specs.tracking import MLflow as MLflow
+from plugin_core.specs.tracking import TensorBoard as TensorBoard
+from plugin_core.specs.tracking import WandB as WandB
 from plugin_core.specs.train import TorchConfig as TorchConfig
 from plugin_core.specs.train import TrainSpec as TrainSpec
 from plugin_core.specs.tune import TuneSpec as TuneSpec

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from plugin_core.model import Model
+from plugin_core.specs.tracking import Tracking
 from plugin_core.storage import normalise
 
 #: default of ours → why it is not Ray's
@@ -151,6 +152,11 @@ class DatasetConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
+        """A string stands for a path, a callable for a function, a batch inference's result for its output."""
+        if getattr(value, "kind", None) == "batch_infer":
+            value = value.model_dump()
+        if isinstance(value, dict) and value.get("kind") == "batch_infer":
+            return {"path": value["output"], "format": value.get("format", "parquet")}
         return {"path": value} if isinstance(value, str) else {"function": value} if callable(value) else value
 
     @model_validator(mode="after")
@@ -172,6 +178,7 @@ class StepSpec(Model):
     run_config: RunConfig = RunConfig()
     limits: Limits = Limits()
     runtime_env: dict[str, Any] = {}
+    tracking: Tracking = []
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -24,6 +24,8 @@ class StepContext:
     attempt: int
     payload: dict[str, Any]
     set_phase: Callable[[str], None]
+    #: for rank 0 and for the others, by which native calls of a tracker find its run, or none
+    worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
     @property
     def run(self) -> RunRef:
@@ -51,7 +53,12 @@ class StepContext:
         return value if callable(value) else functions.import_function(field, value)
 
 
-def run_step(context: StepContext) -> AnyResult:
+def run_step(context: StepContext, **options: Any) -> AnyResult:
+    """Run the step of this kind, tracked as its spec says. `options`: what its `run` takes beside the context."""
+    from plugin_core.tracking import tracked, with_tracking
+
     kind = context.spec.kind  # type: ignore[attr-defined]
-    result: AnyResult = importlib.import_module(f"plugin_core.steps.{kind}").run(context)
-    return result
+    with tracked(context) as feeds:
+        context = replace(context, worker_environment=feeds.worker_environment)
+        result: AnyResult = importlib.import_module(f"plugin_core.steps.{kind}").run(context, **options)
+        return with_tracking(result, feeds)

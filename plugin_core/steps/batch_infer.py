@@ -36,7 +36,9 @@ def run(context: StepContext) -> BatchInferResult:
         _write(predicted, spec, folder.path, filesystem)
     context.set_phase("committing")
     rows = output.commit(root, folder, spec.output_format, spec.checkpoint.uri)
-    return BatchInferResult(run=context.run, output=folder.uri, rows=rows, metrics={"rows": rows})
+    return BatchInferResult(
+        run=context.run, output=folder.uri, format=spec.output_format, rows=rows, metrics={"rows": rows}
+    )
 
 
 def _configure(context: StepContext, spec: BatchInferSpec) -> None:

@@ -7,36 +7,56 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
-from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback
+from ray.train.v2._internal.execution.callback import ControllerCallback, ReportCallback, WorkerGroupCallback
 
 from plugin_core.journal import JournalWriter
+from plugin_core.restore import Standing
 from plugin_core.rundir import RunDir
 
 logger = logging.getLogger(__name__)
 
 
-class JournalCallback(ReportCallback, ControllerCallback):
+class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     """Writes every report and every change of phase to the journal, in the controller's process.
 
     Ray's public `UserCallback` sees the reports but neither the phases nor the end of the run, at which the last lines
     must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
     ControllerError, which ends the training. `then` gets each report's entry once it is on storage.
+
+    `report` counts all reports; `index` counts them as if nothing had ever been killed: workers that start anew from a
+    checkpoint go on with the index after the checkpoint's, so what they report again has an index that was there before.
     """
 
     def __init__(
-        self, run_uri: str, attempt: int, reports_before: int, then: Callable[[dict[str, Any]], None] | None = None
+        self, run_uri: str, attempt: int, standing: Standing, then: Callable[[dict[str, Any]], None] | None = None
     ):
         self._run_uri = run_uri
         self._attempt = attempt
-        self._reports = reports_before
+        self._reports = standing.reports
+        #: of the last report, and of the checkpoint from which workers would start
+        self._index = self._start = standing.index
+        self._lost = list(standing.lost)
         self._then = then
         self._writer: JournalWriter | None = None
 
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        self._index = self._start
+        while self._lost:
+            self._append(self._lost.pop(0))
+
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         self._reports += 1
+        self._index += 1
         checkpoint = training_report.checkpoint
         name = posixpath.basename(checkpoint.path) if checkpoint else None
-        entry = {"report": self._reports, "metrics": metrics[0] if metrics else {}, "checkpoint": name}
+        if name is not None:
+            self._start = self._index
+        entry = {
+            "report": self._reports,
+            "index": self._index,
+            "metrics": metrics[0] if metrics else {},
+            "checkpoint": name,
+        }
         self._append(entry)
         if self._then is not None and self._writer is not None:
             self._writer.flush()

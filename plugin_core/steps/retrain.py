@@ -131,8 +131,9 @@ def _evaluate(
 
 
 def _part(context: StepContext, name: str, spec: StepSpec, field: str) -> StepContext:
-    """A part under the retraining's own limits."""
-    return context.child(part_name(context.rundir, name), spec.model_copy(update={"limits": context.spec.limits}), field)
+    """A part under the retraining's own limits, and tracked where the retraining is."""
+    whole = {"limits": context.spec.limits, "tracking": context.spec.tracking}
+    return context.child(part_name(context.rundir, name), spec.model_copy(update=whole), field)
 
 
 def part_name(retraining: RunDir, part: str) -> str:

@@ -13,7 +13,7 @@ from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.frameworks import TrainerInputs, build_trainer
 from plugin_core.journal import JournalReader, read_reports
 from plugin_core.progress import is_number
-from plugin_core.restore import repair_snapshot
+from plugin_core.restore import repair_snapshot, standing_of
 from plugin_core.results import CheckpointRef, RunRef, TrainResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import TrainSpec
@@ -45,11 +45,11 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         logger.warning("%s", repaired)
     uri, attempt = context.rundir.uri, context.attempt
     warm_start = spec.resume_from.uri if spec.resume_from else None
-    options = WorkerOptions(uri, attempt, warm_start, checkpoints.checkpoint_score_attribute)
+    options = WorkerOptions(uri, attempt, warm_start, checkpoints.checkpoint_score_attribute, context.worker_environment)
     wrapped = functools.partial(wrap, options=options)
     loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     callbacks = [
-        JournalCallback(uri, attempt, sum("report" in entry for entry in journal), on_report),
+        JournalCallback(uri, attempt, standing_of(context.rundir, journal), on_report),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     inputs = TrainerInputs(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Callable
@@ -19,12 +20,13 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 @dataclass(frozen=True)
 class WorkerOptions:
     """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
-    metric by which Ray ranks checkpoints."""
+    metric by which Ray ranks checkpoints, `environment` the variables of rank 0 and of the others."""
 
     run_uri: str
     attempt: int
     warm_start: str | None = None
     score_attribute: str | None = None
+    environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
 
 def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
@@ -58,6 +60,7 @@ def _install(options: WorkerOptions) -> None:
     from ray.train.v2._internal.execution.context import get_train_context
 
     context = get_train_context()
+    os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
     # what a killed worker group of this attempt left half uploaded keeps its number
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
     skip = max(0, taken - context.report_call_index)

@@ -92,6 +92,7 @@ class Trial(tune.Trainable):
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=given["checkpoint"])})
+        spec = spec.model_copy(update={"tracking": self._search_spec.tracking})
         child = self._context.child(name, spec, "train")
         leg = self._leg = child.rundir
         if (ended := leg.end(child.attempt)) is not None:
@@ -115,12 +116,12 @@ class Trial(tune.Trainable):
         })  # fmt: skip
 
     def _train(self, child: StepContext) -> None:
-        from plugin_core.steps import train
+        from plugin_core.steps import run_step
 
         name = child.rundir.name
         try:
             if child.rundir.result() is None:
-                child.rundir.write_result(train.run(child, Sender(self._mailbox, name)))
+                child.rundir.write_result(run_step(child, on_report=Sender(self._mailbox, name)))
         except Exception as exc:  # noqa: BLE001 - handed to the actor's main thread
             self._error = exc
         finally:

@@ -12,7 +12,7 @@ from ray.train.v2._internal.execution.storage import StorageContext
 from plugin_core.errors import StorageError
 from plugin_core.fenced_fs import SNAPSHOT
 from plugin_core.journal import JournalReader
-from plugin_core.restore import repair_snapshot
+from plugin_core.restore import Standing, repair_snapshot, standing_of
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig
 from plugin_core.storage import Location
@@ -160,3 +160,29 @@ def test_a_checkpoint_that_cannot_be_looked_at_is_not_called_absent(run: Path, m
     with pytest.raises(StorageError):
         repair(run, CONFIG)
     assert (run / SNAPSHOT).read_bytes() == before
+
+
+def standing(run: Path) -> Standing:
+    rundir = RunDir.at(str(run))
+    return standing_of(rundir, JournalReader(rundir).read())
+
+
+def test_a_run_stands_at_its_latest_checkpoint(run: Path) -> None:
+    assert standing(run) == Standing(reports=3, index=3)
+    assert standing(run.parent / "new") == Standing()
+
+
+def test_reports_after_the_checkpoint_come_again_under_the_index_that_they_had(run: Path) -> None:
+    with (run / ".step/journal/001-0001.jsonl").open("a") as file:
+        file.writelines(json.dumps({"attempt": 1, "report": n, "metrics": {}, "checkpoint": None}) + "\n" for n in (4, 5))
+    assert standing(run) == Standing(reports=5, index=3)
+    with (run / ".step/journal/002-0001.jsonl").open("w") as file:
+        file.write(json.dumps({"attempt": 2, "report": 6, "index": 4, "metrics": {}, "checkpoint": None}) + "\n")
+    assert standing(run) == Standing(reports=6, index=3)
+
+
+def test_a_registered_checkpoint_whose_report_was_lost_in_a_kill_is_found_in_the_snapshot(run: Path) -> None:
+    lines = (run / ".step/journal/001-0001.jsonl").read_text().splitlines()
+    (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines[:2]) + "\n")
+    lost = {"report": 3, "index": 3, "metrics": {"loss": 1 / 3}, "checkpoint": "checkpoint_a001_000003"}
+    assert standing(run) == Standing(reports=3, index=3, lost=(lost,))

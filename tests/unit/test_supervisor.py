@@ -402,3 +402,23 @@ def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses
         told.clear()
         run_sync(followed(rundir, cluster, "try 2", 3))
     assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
+
+
+def test_a_listener_that_fails_misses_an_event_and_the_step_goes_on(tmp_path: Path) -> None:
+    told = []
+
+    def broken(event: Event) -> None:
+        told.append(event.kind)
+        raise IndexError("list index out of range")
+
+    with FakeCluster() as cluster:
+        assert run(spec_at(tmp_path), cluster, broken).run.attempt == 1
+    assert {"state", "log"} <= set(told)
+
+
+@pytest.mark.parametrize("log", ["", "\n", "\n\n\n"])
+def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
+    told: list[Event] = []
+    with FakeCluster(log=log) as cluster:
+        run(spec_at(tmp_path), cluster, told.append)
+    assert [event for event in told if event.kind == "log"] == []

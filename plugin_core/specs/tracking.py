@@ -1,0 +1,91 @@
+"""Where a run is tracked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from plugin_core.model import Model
+
+
+def _without_secret(uri: str | None) -> str | None:
+    if uri is not None and re.search(r"://[^/@]*:[^/@]*@", uri):
+        where = re.sub(r"://[^/@]*@", "://…@", uri)
+        raise ValueError(
+            f"given {where!r} with a password; accepted is it without; credentials belong into the cluster's environment"
+        )
+    return uri
+
+
+class Tracker(Model):
+    """What all trackers share. `step_metric`: the metric that is the step, a whole number that grows; by default steps
+    count the reports from 1. `required`: fail when the tracker cannot be reached at the start, instead of going on and
+    logging later."""
+
+    step_metric: str | None = None
+    required: bool = False
+
+
+class MLflow(Tracker):
+    """An MLflow run (default URI and experiment: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME on the cluster).
+
+    `run_id`: log into this run of the user's, instead of one of our own. `log_checkpoints`: upload the checkpoints as
+    artifacts; otherwise the run names where they are.
+    """
+
+    type: Literal["mlflow"] = "mlflow"
+    tracking_uri: Annotated[str | None, AfterValidator(_without_secret)] = None
+    experiment_name: str | None = None
+    run_id: str | None = None
+    tags: dict[str, str] = {}
+    log_checkpoints: bool = False
+
+
+class WandB(Tracker):
+    """A Weights & Biases run. `mode` "offline" (default: WANDB_MODE, then online) writes under `tracking/wandb` in the run
+    directory, for `wandb sync`."""
+
+    type: Literal["wandb"] = "wandb"
+    project: str = "ray-train-workflows"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = []
+    mode: Literal["online", "offline"] | None = None
+
+
+class TensorBoard(Tracker):
+    """TensorBoard's event files under `tracking/tensorboard` in the run directory."""
+
+    type: Literal["tensorboard"] = "tensorboard"
+
+
+class Comet(Tracker):
+    """A Comet experiment. `mode` "offline" writes an archive under `tracking/comet` in the run directory, for
+    `comet upload`."""
+
+    type: Literal["comet"] = "comet"
+    project_name: str = "ray-train-workflows"
+    workspace: str | None = None
+    tags: list[str] = []
+    mode: Literal["online", "offline"] = "online"
+
+
+AnyTracker = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator="type")]
+
+
+def _as_list(value: Any) -> Any:
+    """One stands for a list of one, a name for its tracker; each at most once."""
+    if value is None:
+        return []
+    given = value if isinstance(value, (list, tuple)) else [value]
+    trackers = [{"type": item} if isinstance(item, str) else item for item in given]
+    types = [item.get("type") if isinstance(item, dict) else getattr(item, "type", None) for item in trackers]
+    for name in types:
+        if types.count(name) > 1:
+            raise ValueError(f"given {name!r} {types.count(name)} times; accepted is each tracker once")
+    return trackers
+
+
+Tracking = Annotated[list[AnyTracker], BeforeValidator(_as_list)]

@@ -1,0 +1,163 @@
+"""From the journal to one tracker: in order, each report once, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from plugin_core.errors import SpecError
+from plugin_core.journal import JournalReader
+from plugin_core.progress import is_number
+from plugin_core.restore import index_of
+from plugin_core.results import AnyResult
+from plugin_core.rundir import RunDir
+from plugin_core.tracking.backend import Backend, Entry, numbers
+
+#: Seconds between two looks at the journal; a tracker that failed is asked again after longer and longer.
+LOOK_S, RETRY_FIRST_S, RETRY_MAX_S = 1.0, 1.0, 30.0
+#: Reports handed to a tracker at once.
+BATCH = 500
+
+logger = logging.getLogger(__name__)
+
+
+def final_metrics(result: AnyResult) -> dict[str, Any] | None:
+    """The metrics of a step that reports nothing on its way."""
+    return result.metrics if result.kind in ("evaluate", "batch_infer") else None
+
+
+class Feed:
+    """`tried`: the first try to begin is over; `begun`: the tracking run is there; `refused`: it never will be."""
+
+    def __init__(self, rundir: RunDir, backend: Backend):
+        self.name: str = backend.config.type  # type: ignore[attr-defined]
+        self.backend = backend
+        self.tried, self.begun = threading.Event(), threading.Event()
+        self.refused: SpecError | None = None
+        self.error: Exception | None = None
+        self._rundir = rundir
+        self._reader = JournalReader(rundir)
+        self._unread: list[str] = []
+        self._waiting: list[Entry] = []
+        self._index = self._step = 0
+        self._ending: tuple[str, str] | None = None
+        self._last: list[Entry] = []
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._moved = time.monotonic()
+        self._left = False
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, daemon=True, name=f"tracking-{self.name}").start()
+
+    def _run(self) -> None:
+        wait = RETRY_FIRST_S
+        while True:
+            try:
+                if self._turn():
+                    break
+                self.error, wait = None, RETRY_FIRST_S
+                self._wake.wait(LOOK_S)
+            except SpecError as exc:
+                self.refused = self.error = exc
+                break
+            except Exception as exc:  # noqa: BLE001 - a tracker may raise anything, and must never end a training
+                if self.error is None:
+                    logger.warning("tracking: %s is away, it is caught up with later: %s", self.name, exc)
+                self.error = exc
+                self.tried.set()
+                if self._left:
+                    break
+                self._pause(wait)
+                wait = min(2 * wait, RETRY_MAX_S)
+        self.tried.set()
+        self._over.set()
+
+    def end(self, status: str, message: str, metrics: dict[str, Any] | None = None) -> None:
+        if metrics is not None:
+            self._last = [Entry(1, 1, time.time(), numbers(metrics))]
+        self._ending = (status, message)
+        self._moved = time.monotonic()
+        self._wake.set()
+
+    def leave(self) -> None:
+        self._left = True
+        self._wake.set()
+
+    def wait(self, stall_s: float) -> None:
+        """Until it is over, or got no further for so long."""
+        while not self._over.wait(0.1):
+            if time.monotonic() - self._moved > stall_s:
+                self._left = True
+                return
+
+    @property
+    def whole(self) -> bool:
+        """Whether the tracker has all there was."""
+        return self._over.is_set() and self.error is None
+
+    def warnings(self) -> list[str]:
+        found = [f"tracking.{self.name}: {note}" for note in self.backend.notes]
+        if self.refused is not None:
+            found.append(self.refused.message)
+        elif not self.whole:
+            reason = f" ({str(self.error).splitlines()[0][:200]})" if self.error else ""
+            found.append(
+                f"tracking.{self.name}: does not have all that was reported{reason};"
+                f" `raytrain track {self._rundir.uri}` logs what is missing"
+            )
+        return found
+
+    def _turn(self) -> bool:
+        """One look; True when there is nothing left to do."""
+        if not self.begun.is_set():
+            self._index = self.backend.begin()
+            self.begun.set()
+            self.tried.set()
+        ending, left = self._ending, self._left  # before the look: what was reported until then is in it
+        while self._waiting or self._take_in():
+            self.backend.log(self._waiting[:BATCH])
+            del self._waiting[:BATCH]
+            self._moved = time.monotonic()
+        if ending is not None:
+            if self._last and self._index < self._last[0].index:
+                self.backend.log(self._last)
+            self.backend.end(*ending)
+            return True
+        if left:
+            self.backend.leave()
+        return left
+
+    def _take_in(self) -> bool:
+        """Read on; True when there is something to log. As little as a batch, however long the tracker was away."""
+        for segment in self._reader.unread():
+            for line in self._reader.read_segment(segment):
+                if "report" in line and (entry := self._entry(line)) is not None:
+                    self._waiting.append(entry)
+            if len(self._waiting) >= BATCH:
+                break
+        return bool(self._waiting)
+
+    def _entry(self, line: dict[str, Any]) -> Entry | None:
+        index = index_of(line)
+        if index <= self._index:
+            return None  # it is there already, or a restored worker reported it again
+        self._index = index
+        metric = self.backend.config.step_metric
+        step = index
+        if metric is not None and is_number(line["metrics"].get(metric)):
+            step = max(int(line["metrics"][metric]), self._step)
+        self._step = step
+        name = line.get("checkpoint")
+        checkpoint = self._rundir.location.child(name).uri if name else None
+        return Entry(index, step, line["time"], numbers(line["metrics"]), checkpoint)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, but at the end of the run no longer than a moment."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._left:
+            if self._ending is not None:
+                deadline = min(deadline, time.monotonic() + 1.0)
+            time.sleep(0.1)

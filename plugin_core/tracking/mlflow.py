@@ -1,0 +1,169 @@
+"""MLflow: a run found by its tag, or created and kept; metrics at the reports' own times, so a repetition changes nothing.
+
+MLflow's stores keep a metric's value once for the same key, step and time (a primary key of the SQL store).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import Any
+
+from plugin_core.errors import SpecError
+from plugin_core.results import CheckpointRef
+from plugin_core.specs.tracking import MLflow
+from plugin_core.tracking.backend import Backend, Entry
+
+#: How far the run is, as a tag: the index of the last report that it has.
+REPORTS = "raytrain.reports"
+#: An experiment's name where neither spec nor environment has one.
+EXPERIMENT = "ray-train-workflows"
+#: MLflow's limits of one request, and of names and values (its REST API's documentation).
+METRICS, PARAMS, NAME, VALUE = 1000, 100, 250, 6000
+STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
+
+
+class MLflowBackend(Backend):
+    config: MLflow
+
+    def begin(self) -> int:
+        # its client otherwise tries for many minutes; who calls here tries again, and says so
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+        import mlflow
+
+        self._uri = self.config.tracking_uri or mlflow.get_tracking_uri()
+        self._client = mlflow.MlflowClient(self._uri)
+        run = self._find() or self._create()
+        self._run_id, self._experiment_id = run.info.run_id, run.info.experiment_id
+        if self._uri.startswith("http"):
+            self.url = f"{self._uri.rstrip('/')}/#/experiments/{self._experiment_id}/runs/{self._run_id}"
+        else:
+            self.url = f"{self._uri}#{self._run_id}"
+        self._describe(run)
+        return int(run.data.tags.get(REPORTS, 0))
+
+    def _find(self) -> Any:
+        kept = self.subject.load("mlflow")
+        given = self.config.run_id
+        if given is not None:
+            run = self._client.get_run(given)
+            owner = run.data.tags.get("raytrain.run", self.subject.rundir.uri)
+            if owner != self.subject.rundir.uri:
+                raise SpecError(
+                    f"tracking.mlflow.run_id: given {given!r}, which belongs to {owner}; accepted is one of nobody"
+                )
+            self.subject.keep("mlflow", {"run_id": given})
+            return run
+        if kept:
+            return self._client.get_run(kept["run_id"])
+        return None
+
+    def _create(self) -> Any:
+        experiment_id = self._experiment()
+        tag = f"tags.`raytrain.run` = '{self.subject.rundir.uri}'"
+        found = self._client.search_runs([experiment_id], tag, order_by=["attributes.start_time ASC"], max_results=1)
+        if not found:
+            tags = {**self.config.tags, **self.subject.tags}
+            if parent := self.subject.parents("mlflow").get("run_id"):
+                tags["mlflow.parentRunId"] = parent
+            found = [self._client.create_run(experiment_id, tags=tags, run_name=self.subject.name)]
+        (run,) = found
+        kept = self.subject.keep("mlflow", {"run_id": run.info.run_id})["run_id"]
+        if kept != run.info.run_id:
+            self._client.delete_run(run.info.run_id)  # another process was first
+            return self._client.get_run(kept)
+        return run
+
+    def _experiment(self) -> str:
+        name = self.config.experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            return str(self._client.create_experiment(name))
+        if found.lifecycle_stage == "deleted":
+            raise SpecError(
+                f"tracking.mlflow.experiment_name: given {name!r}, which is deleted; accepted is another,"
+                " or this one once it is restored"
+            )
+        return str(found.experiment_id)
+
+    def _describe(self, run: Any) -> None:
+        from mlflow.entities import Param, RunTag
+
+        self._client.update_run(self._run_id, status="RUNNING")
+        known = run.data.params
+        names = _names(self.subject.params)
+        params = [Param(names[key], _short(value)) for key, value in self.subject.params.items() if names[key] not in known]
+        tags = [RunTag(name, _short(value)) for name, value in self.subject.tags.items()]
+        self._client.log_batch(self._run_id, tags=tags)
+        for start in range(0, len(params), PARAMS):
+            self._client.log_batch(self._run_id, params=params[start : start + PARAMS])
+
+    def log(self, entries: list[Entry]) -> None:
+        from mlflow.entities import Metric, RunTag
+
+        names = _names({name: None for entry in entries for name in entry.metrics})
+        metrics = [
+            Metric(names[name], value, round(entry.time * 1000), entry.step)
+            for entry in entries
+            for name, value in entry.metrics.items()
+        ]
+        for start in range(0, len(metrics), METRICS):
+            self._client.log_batch(self._run_id, metrics=metrics[start : start + METRICS])
+        checkpoints = [entry.checkpoint for entry in entries if entry.checkpoint]
+        if self.config.log_checkpoints:
+            for checkpoint in checkpoints:
+                self._upload(checkpoint)
+        tags = [RunTag(REPORTS, str(entries[-1].index))]
+        if checkpoints:
+            tags.append(RunTag("raytrain.checkpoint", checkpoints[-1]))
+        self._client.log_batch(self._run_id, tags=tags)
+
+    def _upload(self, checkpoint: str) -> None:
+        with CheckpointRef(uri=checkpoint).as_directory() as folder:
+            self._client.log_artifacts(self._run_id, folder, f"checkpoints/{checkpoint.rstrip('/').rpartition('/')[2]}")
+
+    def leave(self) -> None:
+        pass
+
+    def end(self, status: str, message: str) -> None:
+        if message:
+            self._client.set_tag(self._run_id, "raytrain.error", _short(message))
+        self._client.set_terminated(self._run_id, STATUS[status])
+
+    def worker_environment(self) -> dict[str, str]:
+        return {
+            "MLFLOW_TRACKING_URI": self._uri,
+            "MLFLOW_RUN_ID": self._run_id,
+            "MLFLOW_EXPERIMENT_ID": str(self._experiment_id),
+        }
+
+    def other_workers_environment(self) -> dict[str, str]:
+        """A tracking store of their own, which nobody looks at."""
+        return {"MLFLOW_TRACKING_URI": f"file://{tempfile.gettempdir()}/raytrain-other-ranks"}
+
+
+BACKEND = MLflowBackend
+
+
+def _names(given: dict[str, Any]) -> dict[str, str]:
+    """Names that MLflow takes, for any: letters, digits and _ - . space : /, not too long, and no two the same."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in given:
+        safe = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII).strip("/. ")[:NAME] or "_"
+        safe = re.sub(r"/{2,}", "/", safe)
+        number = 2
+        unique = safe
+        while unique in taken:
+            unique, number = f"{safe[: NAME - 6]}_{number}", number + 1
+        taken.add(unique)
+        names[name] = unique
+    return names
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= VALUE else f"{text[: VALUE - 1]}…"

@@ -1,0 +1,39 @@
+"""Log a run that is over once more, out of its run directory: what a tracker missed while it was away."""
+
+from __future__ import annotations
+
+from plugin_core.errors import SpecError
+from plugin_core.rundir import CHILDREN, RunDir
+from plugin_core.steps import StepContext
+from plugin_core.tracking import tracked
+from plugin_core.tracking.feed import final_metrics
+
+
+def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
+    """Bring the trackers of a run, and of the runs within it, to where the run directory is; returns the links of each run.
+
+    Raises SpecError where the run still goes on, is not tracked, or one of its trackers refuses it; InfrastructureError
+    where one cannot be reached.
+    """
+    spec, result, attempt = rundir.read_spec(), rundir.result(), rundir.outermost.latest()
+    if not spec.tracking:
+        raise SpecError(f"tracking: none in the spec of {rundir.uri}; accepted is a run with trackers")
+    end = rundir.outermost.end(attempt) if attempt else None
+    if result is None and end is None and rundir.outermost.uri == rundir.uri:
+        raise SpecError(f"run: given {rundir.uri!r}, which goes on or was lost; accepted is one that is over")
+    context = StepContext(spec, rundir, attempt, {}, lambda phase: None)
+    links = {}
+    with tracked(context) as feeds:
+        feeds.must_begin()
+        if result is not None:
+            feeds.end("finished", metrics=final_metrics(result))
+        else:
+            killed = end is not None and end.outcome in ("cancelled", "timeout")
+            feeds.end("killed" if killed else "failed", end.message if end else "")
+        feeds.must_be_whole()
+        links[rundir.uri] = feeds.links
+    for name in rundir.location.child(CHILDREN).names():
+        child = rundir.child(name)
+        if child.exists() and child.read_spec().tracking:
+            links |= replay(child)
+    return links

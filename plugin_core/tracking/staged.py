@@ -1,0 +1,43 @@
+"""Files that a tracker writes on this machine, kept in the run directory under `tracking/NAME`.
+
+Each attempt writes them anew out of the whole journal and, once they are there, removes those of the attempt before: so
+what lies on storage is always one run, with every report once.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from plugin_core.tracking.subject import Subject
+
+
+class Staged:
+    """`folder` is where the tracker writes; `push` copies what has changed."""
+
+    def __init__(self, subject: Subject, tracker: str):
+        self.folder = Path(tempfile.mkdtemp(prefix=f"raytrain-{tracker}-"))
+        self.place = subject.rundir.location.child("tracking", tracker)
+        # another name each time: a replay too writes beside what is there, and then replaces it
+        self._own = f"attempt-{subject.attempt:03}-{secrets.token_hex(4)}"
+        self._target = self.place.child(self._own)
+        self._pushed: dict[str, tuple[int, int]] = {}
+
+    def push(self) -> None:
+        for path in sorted(self.folder.rglob("*")):
+            name = path.relative_to(self.folder).as_posix()
+            if not path.is_file() or path.is_symlink():
+                continue
+            state = (path.stat().st_size, path.stat().st_mtime_ns)
+            if self._pushed.get(name) != state:
+                self._target.child(*name.split("/")).write(path.read_bytes())
+                self._pushed[name] = state
+        for name in self.place.names():
+            if name != self._own:
+                self.place.child(name).delete_dir()
+
+    def close(self) -> None:
+        self.push()
+        shutil.rmtree(self.folder, ignore_errors=True)

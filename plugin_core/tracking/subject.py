@@ -1,0 +1,96 @@
+"""What is tracked: a run, with its parameters and tags as every tracker takes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import StorageError
+from plugin_core.fingerprints import fingerprint_of_all
+from plugin_core.pins import home_of
+from plugin_core.rundir import RunDir
+
+if TYPE_CHECKING:
+    from plugin_core.steps import StepContext
+
+#: Under `.step/`: which engine's task a run belongs to.
+ORIGIN = ("tracking", "origin.json")
+#: Fields of a spec that say nothing about what is trained.
+_LEFT_OUT = frozenset({"tracking", "limits", "runtime_env", "run_config", "schema_version"})
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`params`: the spec, flattened; `tags`: where the run comes from; `parent`: the run that this one is a part of (of a
+    search, its search; of an evaluation, the training whose checkpoint it judges)."""
+
+    rundir: RunDir
+    kind: str
+    attempt: int
+    params: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    parent: RunDir | None = None
+
+    @classmethod
+    def of(cls, context: StepContext) -> Subject:
+        rundir, kind = context.rundir, str(context.spec.kind)  # type: ignore[attr-defined]
+        origin = _read(rundir.outermost, ORIGIN)
+        tags = {"raytrain.run": rundir.uri, "raytrain.kind": kind, "raytrain.attempt": str(context.attempt)}
+        tags |= {f"raytrain.{name}": str(value) for name, value in origin.items()}
+        return cls(rundir, kind, context.attempt, _params(context.spec), tags, _parent(context))
+
+    @property
+    def name(self) -> str:
+        return self.rundir.name
+
+    def load(self, tracker: str) -> dict[str, Any]:
+        """What was kept of the tracking run."""
+        return _read(self.rundir, ("tracking", f"{tracker}.json"))
+
+    def keep(self, tracker: str, state: dict[str, Any]) -> dict[str, Any]:
+        """Keep it for the next attempt, unless another process was first; returns what is kept."""
+        self.rundir.step.child("tracking", f"{tracker}.json").create(json.dumps(state).encode())
+        return self.load(tracker)
+
+    def parents(self, tracker: str) -> dict[str, Any]:
+        """What was kept of the parent's tracking run."""
+        return _read(self.parent, ("tracking", f"{tracker}.json")) if self.parent is not None else {}
+
+
+def _read(rundir: RunDir, place: tuple[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(rundir.step.child(*place).read() or b"{}")
+    return found
+
+
+def _params(spec: Any) -> dict[str, Any]:
+    """The loop's own config under its own names, the rest of the spec under the names of its fields."""
+    fields = {
+        name: value for name, value in spec.to_json().items() if name not in _LEFT_OUT and value not in (None, {}, [])
+    }
+    config = fields.pop("train_loop_config", {})
+    params = {**flatten(fields, "."), **flatten(config, ".")}
+    datasets = getattr(spec, "datasets", None) or ({"": spec.dataset} if getattr(spec, "dataset", None) else {})
+    try:
+        if datasets and (fingerprint := fingerprint_of_all(datasets)) is not None:
+            params["dataset_fingerprint"] = fingerprint
+    except StorageError:
+        pass  # the step itself reads the data, and says so better
+    return params
+
+
+def _parent(context: StepContext) -> RunDir | None:
+    rundir = context.rundir
+    if (checkpoint := getattr(context.spec, "checkpoint", None)) is not None and (home := home_of(checkpoint.uri)):
+        return home
+    return rundir.outermost if rundir.outermost.uri != rundir.uri else None
+
+
+def flatten(value: Any, separator: str = "/", prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, their keys joined."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= flatten(item, separator, f"{prefix}{separator}{key}" if prefix else str(key))
+    return found

@@ -1,0 +1,82 @@
+"""Weights & Biases: a run under an id made of the run directory's URI, resumed online, written anew offline."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from typing import Any
+
+from plugin_core.specs.tracking import WandB
+from plugin_core.tracking.backend import Backend, Entry
+from plugin_core.tracking.staged import Staged
+
+
+class WandBBackend(Backend):
+    config: WandB
+
+    def begin(self) -> int:
+        import wandb
+
+        subject = self.subject
+        self._id = hashlib.sha256(subject.rundir.uri.encode()).hexdigest()[:16]
+        self._offline = (self.config.mode or os.environ.get("WANDB_MODE", "online")) == "offline"
+        self._staged = Staged(subject, "wandb") if self._offline else None
+        # nothing of the driver's own: neither its output nor the machine's figures
+        settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_meta=True, silent=True)
+        self._run: Any = wandb.init(
+            id=self._id,
+            project=self.config.project,
+            entity=self.config.entity,
+            group=self.config.group or self._group(),
+            name=subject.name,
+            job_type=subject.kind,
+            tags=self.config.tags,
+            config={**subject.params, **subject.tags},
+            mode="offline" if self._offline else "online",
+            resume="allow",
+            reinit="create_new",
+            dir=str(self._staged.folder) if self._staged else tempfile.gettempdir(),
+            settings=settings,
+        )
+        self.subject.keep("wandb", {"run_id": self._id})
+        self.url = self._staged.place.uri if self._staged else self._run.url
+        # online the run itself knows how far it is
+        return 0 if self._offline else int(dict(self._run.summary).get("raytrain/reports", 0))
+
+    def _group(self) -> str | None:
+        """A search's trials stand together."""
+        parent = self.subject.parent
+        return parent.name if parent is not None else None
+
+    def log(self, entries: list[Entry]) -> None:
+        for entry in entries:
+            more = {"raytrain/reports": entry.index, "raytrain/time": entry.time}
+            self._run.log({**entry.metrics, **more}, step=entry.step)
+        if checkpoint := next((entry.checkpoint for entry in reversed(entries) if entry.checkpoint), None):
+            self._run.summary["raytrain/checkpoint"] = checkpoint
+
+    def end(self, status: str, message: str) -> None:
+        self._run.summary["raytrain/status"] = status
+        if message:
+            self._run.summary["raytrain/error"] = message
+        self._run.finish(exit_code=0 if status == "finished" else 1)
+        if self._staged:
+            self._staged.close()
+
+    def leave(self) -> None:
+        self._run.finish(exit_code=1)
+        if self._staged:
+            self._staged.close()
+
+    def worker_environment(self) -> dict[str, str]:
+        own = {"WANDB_RUN_ID": self._id, "WANDB_RESUME": "allow", "WANDB_PROJECT": self.config.project}
+        if self.config.entity:
+            own["WANDB_ENTITY"] = self.config.entity
+        return own | ({"WANDB_MODE": "offline"} if self._offline else {})
+
+    def other_workers_environment(self) -> dict[str, str]:
+        return {"WANDB_MODE": "disabled"}
+
+
+BACKEND = WandBBackend

@@ -1,0 +1,136 @@
+"""One training is one tracking run, whatever is killed: the training's processes, or the tracker."""
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from plugin_core import Comet, LocalCluster, MLflow, TensorBoard, WandB
+from plugin_core.keeper import free_ports
+from plugin_core.local_head import Head
+from plugin_core.tracking.replay import replay
+from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from tests.servers import mlflow_server
+from tests.tracking import comet_metric, history, run_id_of, tensorboard_events, wandb_records
+
+STEPS = 15
+
+
+def all_there(uri: str, running: Running, steps: int = STEPS) -> None:
+    """MLflow has one run of the training, with every step once, in order, and what was reported there."""
+    client = mlflow.MlflowClient(uri)
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    (run,) = [run for run in runs if run.data.tags.get("raytrain.run") == running.rundir.uri]
+    assert run.info.run_id == run_id_of(running.rundir)
+    assert history(uri, run.info.run_id, "step") == [(number + 1, number) for number in range(steps)]
+    assert history(uri, run.info.run_id, "total") == [(n + 1, sum(range(n + 1))) for n in range(steps)]
+    assert run.info.status == "FINISHED"
+
+
+def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_one_run(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, head: Head
+) -> None:
+    with mlflow_server(tmp_path / "mlflow") as uri:
+        trackers = [MLflow(tracking_uri=uri), WandB(mode="offline"), TensorBoard(), Comet(mode="offline")]
+        running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=trackers), cluster)
+        for number, step in enumerate((4, 7), start=1):
+            trail.wait_for(step)
+            kill(trail.entries(rank=1)[-1]["pid"])
+            wait_until(lambda count=number: len({entry["pid"] for entry in trail.entries()}) == count + 1)
+        trail.wait_for(10)
+        (controller,) = controllers(head.mark)
+        kill(controller)
+        wait_until(lambda: len({entry["pid"] for entry in trail.entries()}) == 4)
+        trail.wait_for(13)
+        (driver,) = drivers(running.rundir.uri)
+        kill(driver)
+        result = running.result(300)
+        assert trail.repeated() > 0, "something was trained again, and so reported again"
+        all_there(uri, running)
+        assert sorted(result.tracking) == ["comet", "mlflow", "tensorboard", "wandb"]
+        assert result.warnings == []
+    expected = [(number + 1, number) for number in range(STEPS)]
+    assert comet_metric(Path(result.tracking["comet"]), "step") == expected
+    events = tensorboard_events(Path(result.tracking["tensorboard"]), "step")
+    assert [(event.step, event.value) for event in events] == expected
+    rows, _, _ = wandb_records(Path(result.tracking["wandb"]))
+    assert [(row["_step"], row["step"]) for row in rows] == expected
+
+
+@pytest.mark.slow
+def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
+    (port,) = free_ports(1)
+    with contextlib.ExitStack() as stack:
+        uri = stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
+        loop = {"steps": 100, "step_s": 0.5}
+        running = Running(spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri)), cluster)
+        trail.wait_for(5)
+        stack.close()
+        before = len(trail.entries())
+        # twenty seconds, told by the training that goes on meanwhile
+        wait_until(lambda: len(trail.entries()) >= before + 40)
+        stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
+        result = running.result(300)
+        all_there(uri, running, 100)
+        assert result.warnings == []
+        assert trail.repeated() == 0
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
+    (port,) = free_ports(1)
+    tracker = MLflow(tracking_uri=f"http://127.0.0.1:{port}")
+    running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=tracker), cluster)
+    result = running.result()
+    assert result.metrics["step"] == STEPS - 1
+    (warning,) = result.warnings
+    assert warning.startswith("tracking.mlflow: does not have all that was reported")
+    assert f"`raytrain track {running.rundir.uri}` logs what is missing" in warning
+    with mlflow_server(tmp_path / "mlflow", port) as uri:
+        replay(running.rundir)
+        all_there(uri, running)
+
+
+@pytest.mark.slow
+def test_native_calls_join_the_run_and_those_of_other_ranks_make_none(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
+    with mlflow_server(tmp_path / "mlflow") as uri:
+        spec = spec_at(
+            tmp_path,
+            trail.file,
+            train_loop_per_worker=native,
+            tracking=[MLflow(tracking_uri=uri), WandB(mode="offline")],
+            runtime_env={"env_vars": {"WANDB_DIR": str(tmp_path)}},
+        )
+        running = Running(spec, cluster)
+        running.result()
+        client = mlflow.MlflowClient(uri)
+        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        (run,) = runs
+        assert run.data.metrics["native"] == 7
+        assert run.data.metrics["reported"] == 1
+        assert run.info.status == "FINISHED"
+    rows, _, own = wandb_records(tmp_path / "wandb")
+    assert [row["native"] for row in rows] == [7]
+    assert own["id"] == json.loads(running.rundir.step.child("tracking", "wandb.json").read() or b"")["run_id"]
+
+
+def native(config: dict[str, Any]) -> None:
+    """Logs by the trackers' own calls in every rank, without a thought of ranks."""
+    import mlflow
+    import ray.train
+    import wandb
+
+    with mlflow.start_run():
+        mlflow.log_metric("native", 7)
+    with wandb.init() as run:
+        run.log({"native": 7})
+    ray.train.report({"reported": 1})
