@@ -30,7 +30,7 @@ from airflow_provider.common import (
     without_triggerer,
 )
 from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
-from airflow_provider.links import RayJobLink
+from airflow_provider.links import RayJobLink, RayTrackingLink
 from airflow_provider.triggers import RayStepTrigger
 from plugin_core.clusters import Cluster
 from plugin_core.errors import RayTrainWorkflowsError, SpecError
@@ -38,6 +38,7 @@ from plugin_core.generations import newest
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir, run_name
 from plugin_core.specs import StepSpec, as_spec
+from plugin_core.specs.tracking import Tracker
 from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
 
 #: What a deferred task resumes with when its trigger itself broke.
@@ -55,14 +56,14 @@ class RayStepOperator(BaseOperator):
     :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one made
         of the DAG's, run's and task's ids.
     :param deferrable: give the worker slot back while the Ray job runs.
-    :param run_config, limits, runtime_env: the spec's fields of these names.
+    :param run_config, limits, runtime_env, tracking: the spec's fields of these names.
 
     Templates are rendered in every string of the spec; functions stay as they are.
     """
 
     template_fields: Sequence[str] = ("spec", "run_name", "storage_path", "ray_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
-    operator_extra_links = (RayJobLink(),)
+    operator_extra_links = (RayJobLink(), RayTrackingLink())
     ui_color = "#d5ecfa"
     spec_class: ClassVar[type[StepSpec]] = StepSpec
 
@@ -77,11 +78,13 @@ class RayStepOperator(BaseOperator):
         run_config: dict[str, Any] | None = None,
         limits: dict[str, Any] | None = None,
         runtime_env: dict[str, Any] | None = None,
+        tracking: Any = None,
         fields: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        all_fields = {**(fields or {}), "run_config": run_config, "limits": limits, "runtime_env": runtime_env}
+        shared = {"run_config": run_config, "limits": limits, "runtime_env": runtime_env, "tracking": tracking}
+        all_fields = {**(fields or {}), **shared}
         given = {name: _as_dict(value) for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
             raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
@@ -193,6 +196,8 @@ class RayStepOperator(BaseOperator):
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last thing of a task: a clear after this asks for another generation."""
+        if pages := [link for link in result.get("tracking", {}).values() if link.startswith("http")]:
+            context["ti"].xcom_push(key=RayTrackingLink().xcom_key, value=pages[0])
         announce(self.outlets, context.get("outlet_events"), result)
         RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
         return result
@@ -203,6 +208,10 @@ class RayStepOperator(BaseOperator):
 
 def _as_dict(value: Any) -> Any:
     """A spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it."""
+    if isinstance(value, list):
+        return [_as_dict(item) for item in value]
+    if isinstance(value, Tracker):
+        return value.model_dump()
     if not isinstance(value, StepSpec):
         return value
     kind = type(value).model_fields.get("kind")

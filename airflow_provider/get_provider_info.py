@@ -17,7 +17,7 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [{"integration-name": NAME, "python-modules": ["airflow_provider.hooks"]}],
         "triggers": [{"integration-name": NAME, "python-modules": ["airflow_provider.triggers"]}],
         "task-decorators": [{"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train_task"}],
-        "extra-links": ["airflow_provider.links.RayJobLink"],
+        "extra-links": ["airflow_provider.links.RayJobLink", "airflow_provider.links.RayTrackingLink"],
         "connection-types": [
             {
                 "connection-type": "rayjobs",

@@ -1,4 +1,4 @@
-"""The link from a task to its Ray job's page on the dashboard."""
+"""The links from a task to its Ray job's page on the dashboard, and to its tracking run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 
 
-class RayJobLink(BaseOperatorLink):
-    """Reads what the operator pushed when it submitted, so that the link shows while the job runs."""
-
-    name = "Ray job"
+class _PushedLink(BaseOperatorLink):
+    """A link that the operator pushed under the link's key."""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         return (
@@ -23,3 +21,15 @@ class RayJobLink(BaseOperatorLink):
             )
             or ""
         )
+
+
+class RayJobLink(_PushedLink):
+    """Pushed at the submit, so that the link shows while the job runs."""
+
+    name = "Ray job"
+
+
+class RayTrackingLink(_PushedLink):
+    """The page of the run's first tracker that has one, pushed at the end."""
+
+    name = "Tracking"

@@ -93,6 +93,10 @@ class Board:
             if reports:
                 rows = report.metric_rows(reports)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
+            for tracker, link in result.tracking.items() if result is not None else ():
+                if link.startswith("http"):
+                    key, text = f"{self._slug}-{tracker}", f"The step's run in {tracker}"
+                    await LinkArtifact(key=key, link=link, link_text=tracker, description=text).acreate(client)
             page = await in_thread(report.markdown, self._rundir, result, reports)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 
