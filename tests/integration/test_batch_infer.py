@@ -223,10 +223,8 @@ def test_a_dataset_of_four_times_the_memory_is_predicted_within_it(
     with Memory(head) as little:
         run(spec(tmp_path, checkpoint, str(folder / "part-0.parquet"), predictor=Echo), head.cluster())
     with Memory(head) as taken:
-        given = spec(
-            tmp_path, checkpoint, str(folder), predictor=Echo, run_config=RunConfig(storage_path=str(tmp_path / "all"))
-        )
-        result = run(given, head.cluster())
+        other = RunConfig(name="all", storage_path=str(tmp_path / "runs"))
+        result = run(spec(tmp_path, checkpoint, str(folder), predictor=Echo, run_config=other), head.cluster())
     assert result.rows == parts * part_rows
     written = read(result.output, format="parquet")[["key", "twice"]].sort_values("key")
     assert (written["key"].to_numpy() == np.arange(result.rows)).all()
