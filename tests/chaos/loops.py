@@ -38,6 +38,19 @@ def stepping(config: dict[str, Any]) -> None:
             ray.train.report({"step": step, "total": total}, checkpoint, checkpoint_dir_name=config.get("name"))
 
 
+def reporting(config: dict[str, Any]) -> None:
+    """`stepping`, which reports every step: those after the last checkpoint are reported again after a kill."""
+    state = restore() or {"step": -1, "total": 0}
+    rank = ray.train.get_context().get_world_rank()
+    first, total = state["step"] + 1, state["total"]
+    for step in range(first, config["steps"]):
+        note(config["trail"], rank=rank, step=step, first=first)
+        total += step
+        time.sleep(config.get("step_s", 0.1))
+        kept = (step + 1) % config["every"] == 0
+        ray.train.report({"step": step, "total": total}, save({"step": step, "total": total}) if kept else None)
+
+
 def _big(checkpoint: Any, size: int) -> Any:
     if checkpoint is not None and size:
         with checkpoint.as_directory() as folder:

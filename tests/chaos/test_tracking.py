@@ -17,6 +17,7 @@ from tests.servers import mlflow_server
 from tests.tracking import comet_metric, history, run_id_of, tensorboard_events, wandb_records
 
 STEPS = 15
+REPORTING = {"train_loop_per_worker": "tests.chaos.loops:reporting"}
 
 
 def all_there(uri: str, running: Running, steps: int = STEPS) -> None:
@@ -30,12 +31,13 @@ def all_there(uri: str, running: Running, steps: int = STEPS) -> None:
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_one_run(
     tmp_path: Path, trail: Trail, cluster: LocalCluster, head: Head
 ) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         trackers = [MLflow(tracking_uri=uri), WandB(mode="offline"), TensorBoard(), Comet(mode="offline")]
-        running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=trackers), cluster)
+        running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=trackers, **REPORTING), cluster)
         for number, step in enumerate((4, 7), start=1):
             trail.wait_for(step)
             kill(trail.entries(rank=1)[-1]["pid"])
@@ -68,7 +70,8 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
     with contextlib.ExitStack() as stack:
         uri = stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
         loop = {"steps": 100, "step_s": 0.5}
-        running = Running(spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri)), cluster)
+        spec = spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri), **REPORTING)
+        running = Running(spec, cluster)
         trail.wait_for(5)
         stack.close()
         before = len(trail.entries())
@@ -87,7 +90,7 @@ def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
 ) -> None:
     (port,) = free_ports(1)
     tracker = MLflow(tracking_uri=f"http://127.0.0.1:{port}")
-    running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=tracker), cluster)
+    running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=tracker, **REPORTING), cluster)
     result = running.result()
     assert result.metrics["step"] == STEPS - 1
     (warning,) = result.warnings
