@@ -36,11 +36,12 @@ def teller(log: Any, *kinds: str) -> Listener:
 
 
 def metadata(ti: Any) -> dict[str, str]:
-    """Which task a Ray job belongs to, shown by `ray job list`."""
+    """Which task a Ray job belongs to, shown by `ray job list` and by trackers."""
     if ti is None:
         return {}
     ids = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
-    return {"orchestrator": "airflow", **{f"airflow_{name}": str(value) for name, value in ids.items()}}
+    page = {"engine_url": ti.log_url} if getattr(ti, "log_url", None) else {}
+    return {"orchestrator": "airflow", **{f"airflow_{name}": str(value) for name, value in ids.items()}, **page}
 
 
 def request_of(ti: Any) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import io
+import os
 import site
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -196,3 +199,16 @@ def find_without_import(module_name: str) -> ModuleSpec | None:
             return None
         path = found.submodule_search_locations or []
     return found
+
+
+@functools.cache
+def git_commit() -> dict[str, str]:
+    """The commit that this process works in, for trackers: GIT_COMMIT, else what git says of the working directory."""
+    commit = os.environ.get("GIT_COMMIT", "")
+    if not commit:
+        try:
+            done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5)
+        except (OSError, subprocess.TimeoutExpired):
+            return {}
+        commit = done.stdout.strip() if done.returncode == 0 else ""
+    return {"git_commit": commit} if commit else {}

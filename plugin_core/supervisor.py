@@ -27,6 +27,7 @@ from plugin_core.jobs import ApiError
 from plugin_core.observe import Look, Observer
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Receipt, RunDir
+from plugin_core.sources import git_commit
 from plugin_core.specs import StepSpec
 from plugin_core.sync import in_thread, run_sync
 
@@ -205,7 +206,8 @@ class Supervisor:
     async def _start_job(self, receipt: Receipt) -> None:
         spec = await in_thread(self.rundir.read_spec)
         command = f"{self.cluster.driver_command()} '{self.rundir.uri}' {receipt.attempt} {receipt.nonce}"
-        metadata = {**self._metadata, "run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
+        own = {"run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
+        metadata = {**self._metadata, **await in_thread(git_commit), **own}
         try:
             client = await self._observer.connect()
             await client.submit(receipt.submission_id, command, spec.runtime_env, metadata)

@@ -17,6 +17,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.states import Cancelled
+from prefect.utilities.urls import url_for
 
 from plugin_core.clusters import Cluster, LocalCluster, RayCluster
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, StepCancelledError, StepError
@@ -204,8 +205,11 @@ def cluster_data(given: Any) -> dict[str, Any]:
 
 
 def _metadata(call: Call) -> dict[str, str]:
+    """Which task run a Ray job belongs to, shown by `ray job list` and by trackers."""
     ids = {"flow_run": call.flow_runs[-1] if call.flow_runs else "", "task_run": call.task_run_id or ""}
-    return {"orchestrator": "prefect", **{f"prefect_{name}": str(value) for name, value in ids.items() if value}}
+    page = url_for("flow-run", obj_id=call.flow_runs[-1]) if call.flow_runs else None
+    known = {f"prefect_{name}": str(value) for name, value in ids.items() if value} | ({"engine_url": page} if page else {})
+    return {"orchestrator": "prefect", "prefect_flow": call.flow_name, **known}
 
 
 async def _cancelled_flow_run(client: PrefectClient, ids: Sequence[UUID]) -> UUID | None:

@@ -52,7 +52,8 @@ class Feeds:
         self._feeds = feeds
 
     def begin(self) -> None:
-        """Start them; returns when each has begun or could not. Raises SpecError for a required one that could not."""
+        """Start them; returns when each has begun or could not. Raises SpecError where one
+        refuses the spec, InfrastructureError where a required one cannot be reached."""
         for feed in self._feeds:
             feed.start()
         deadline = time.monotonic() + BEGIN_S
@@ -65,7 +66,7 @@ class Feeds:
                 raise feed.refused
             if not feed.begun.is_set() and feed.backend.config.required:
                 self.leave()
-                raise SpecError(f"tracking.{feed.name}: cannot be reached ({feed.error}), and is required")
+                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error}), and is required")
 
     def must_begin(self) -> None:
         """Raise InfrastructureError where a tracker could not be reached."""

@@ -66,7 +66,7 @@ class MLflowBackend(Backend):
         tag = f"tags.`raytrain.run` = '{self.subject.rundir.uri}'"
         found = self._client.search_runs([experiment_id], tag, order_by=["attributes.start_time ASC"], max_results=1)
         if not found:
-            tags = {**self.config.tags, **self.subject.tags}
+            tags = {"mlflow.note.content": self._note(), **self.config.tags, **self.subject.tags}
             if parent := self.subject.parents("mlflow").get("run_id"):
                 tags["mlflow.parentRunId"] = parent
             found = [self._client.create_run(experiment_id, tags=tags, run_name=self.subject.name)]
@@ -76,6 +76,13 @@ class MLflowBackend(Backend):
             self._client.delete_run(run.info.run_id)  # another process was first
             return self._client.get_run(kept)
         return run
+
+    def _note(self) -> str:
+        """The description on the run's page: from where it was started, and where its files are."""
+        origin = self.subject.tags
+        engine, page = origin.get("raytrain.orchestrator"), origin.get("raytrain.engine_url")
+        started = f"Started by [{engine}]({page})\n\n" if engine and page else ""
+        return f"{started}Run directory: `{self.subject.rundir.uri}`"
 
     def _experiment(self) -> str:
         name = self.config.experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT

@@ -1,0 +1,197 @@
+"""What a tracker is given: the spec's trackers, the journal's entries, and how an end is told."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
+from plugin_core.errors import InfrastructureError, SpecError
+from plugin_core.rundir import RunDir
+from plugin_core.specs.tracking import Tracker
+from plugin_core.tracking import Feeds, check_packages
+from plugin_core.tracking.backend import Backend, Entry, numbers
+from plugin_core.tracking.feed import Feed
+from plugin_core.tracking.mlflow import _names
+from plugin_core.tracking.subject import Subject
+from tests.steps_for_tests import counting_loop
+
+
+def spec(tracking: Any) -> TrainSpec:
+    return TrainSpec(framework="python", train_loop_per_worker=counting_loop, tracking=tracking)
+
+
+def test_a_tracker_is_given_by_name_as_a_dict_or_as_itself_and_survives_json() -> None:
+    assert spec("mlflow").tracking == [MLflow()]
+    given = ["tensorboard", {"type": "wandb", "mode": "offline"}, Comet(project_name="p")]
+    assert spec(given).tracking == [TensorBoard(), WandB(mode="offline"), Comet(project_name="p")]
+    assert spec(None).tracking == []
+    kept = TrainSpec(framework="python", train_loop_per_worker="tests.steps_for_tests:counting_loop", tracking=given)
+    again = parse_spec(json.loads(json.dumps(kept.to_json())))
+    assert again.tracking == kept.tracking
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("mlfow", "tracking.*given.*'mlfow'"),
+        (["mlflow", MLflow()], r"tracking: given 'mlflow' 2 times; accepted is each tracker once"),
+        ({"type": "mlflow", "experiment": "x"}, r"experiment: unknown field.*did you mean experiment_name"),
+        (
+            {"type": "mlflow", "tracking_uri": "https://me:hunter2@host"},
+            r"tracking_uri: given 'https://…@host' with a password; accepted is it without",
+        ),
+    ],
+)
+def test_what_is_no_tracker_is_refused(given: Any, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence) as caught:
+        spec(given)
+    assert "hunter2" not in caught.value.message
+
+
+def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"package comet_ml is not installed.*pip install 'ray-train-workflows\[comet\]'"):
+        check_packages([Comet()])
+
+
+def test_numbers_of_a_report_are_those_a_tracker_can_draw() -> None:
+    found = numbers({"loss": 0.5, "val": {"acc": 1, "deep": {"f1": 0.2}}, "ok": True, "text": "x", "list": [1, 2]})
+    assert found == {"loss": 0.5, "val/acc": 1.0, "val/deep/f1": 0.2, "ok": 1.0}
+    assert numbers({"nan": None})["nan"] != numbers({"nan": None})["nan"]
+
+
+def test_names_for_mlflow_are_allowed_short_and_each_its_own() -> None:
+    names = _names(dict.fromkeys(["a@b", "a#b", "x" * 300, "x" * 301, "", "/lead//double/", "ok-1.2_3 4:5"]))
+    assert len(set(names.values())) == len(names)
+    assert all(0 < len(name) <= 250 for name in names.values())
+    assert names["ok-1.2_3 4:5"] == "ok-1.2_3 4:5"
+    assert names["/lead//double/"] == "lead/double"
+
+
+class Listening(Backend):
+    """A named fake of a tracker: keeps what it is given, and fails while `away`."""
+
+    def __init__(self, config: Tracker, subject: Subject, there: int = 0):
+        super().__init__(config, subject)
+        self.there, self.away = there, False
+        self.entries: list[Entry] = []
+        self.ended: list[Any] = []
+
+    def begin(self) -> int:
+        self._answer()
+        return self.there
+
+    def log(self, entries: list[Entry]) -> None:
+        self._answer()
+        self.entries += entries
+
+    def end(self, status: str, message: str) -> None:
+        self._answer()
+        self.ended.append((status, message))
+
+    def leave(self) -> None:
+        self.ended.append("left")
+
+    def _answer(self) -> None:
+        if self.away:
+            raise ConnectionError("nobody is there")
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    given = spec([]).model_copy(update={"run_config": RunConfig(name="run", storage_path=str(tmp_path))})
+    rundir = RunDir.of(given)
+    rundir.write_spec(given)
+    return rundir
+
+
+def journal(rundir: RunDir, *indices: int) -> None:
+    lines = [
+        json.dumps({"attempt": 1, "time": float(n), "report": n, "index": index, "metrics": {"epoch": index - 1, "n": n}})
+        for n, index in enumerate(indices, start=1)
+    ]
+    rundir.step.child("journal", "001-0001.jsonl").write(("\n".join(lines) + "\n").encode())
+
+
+def feed(rundir: RunDir, config: Tracker | None = None, there: int = 0) -> tuple[Feeds, Listening]:
+    backend = Listening(config or MLflow(), Subject(rundir, "train", 1), there)
+    return Feeds([Feed(rundir, backend)]), backend
+
+
+def test_reports_that_come_again_are_logged_once_in_order(rundir: RunDir) -> None:
+    journal(rundir, 1, 2, 3, 2, 3, 4)
+    feeds, backend = feed(rundir)
+    feeds.begin()
+    feeds.end("finished")
+    assert [(entry.index, entry.step, entry.metrics["n"]) for entry in backend.entries] == [
+        (1, 1, 1),
+        (2, 2, 2),
+        (3, 3, 3),
+        (4, 4, 6),
+    ]
+    assert backend.ended == [("finished", "")]
+    assert feeds.warnings == []
+
+
+def test_what_a_tracker_has_already_is_not_logged_again(rundir: RunDir) -> None:
+    journal(rundir, 1, 2, 3, 4)
+    feeds, backend = feed(rundir, MLflow(step_metric="epoch"), there=2)
+    feeds.begin()
+    feeds.leave()
+    assert [(entry.index, entry.step) for entry in backend.entries] == [(3, 2), (4, 3)]
+    assert backend.ended == ["left"]
+
+
+def test_a_tracker_that_comes_back_is_caught_up_with(rundir: RunDir) -> None:
+    feeds, backend = feed(rundir)
+    feeds.begin()
+    backend.away = True
+    journal(rundir, *range(1, 2001))
+    time.sleep(1.5)
+    backend.away = False
+    feeds.end("finished")
+    assert [entry.index for entry in backend.entries] == list(range(1, 2001))
+
+
+def test_a_tracker_that_stays_away_is_a_warning_and_holds_nothing_up(rundir: RunDir) -> None:
+    journal(rundir, 1, 2)
+    feeds, backend = feed(rundir)
+    backend.away = True
+    feeds.begin()
+    assert feeds.worker_environment == ({}, {})
+    feeds.end("finished", timeout_s=0.5)
+    (warning,) = feeds.warnings
+    assert warning.startswith("tracking.mlflow: does not have all that was reported (nobody is there)")
+
+
+def test_a_required_tracker_that_is_away_fails_the_step(rundir: RunDir) -> None:
+    feeds, backend = feed(rundir, MLflow(required=True))
+    backend.away = True
+    with pytest.raises(
+        InfrastructureError, match=r"tracking.mlflow: cannot be reached \(nobody is there\), and is required"
+    ):
+        feeds.begin()
+
+
+def test_eight_runs_at_once_do_not_mix(tmp_path: Path) -> None:
+    found: dict[int, Listening] = {}
+
+    def one(number: int) -> None:
+        given = spec([]).model_copy(update={"run_config": RunConfig(name=f"run-{number}", storage_path=str(tmp_path))})
+        place = RunDir.of(given)
+        place.write_spec(given)
+        journal(place, *range(1, 10 * number + 2))
+        feeds, found[number] = feed(place)
+        feeds.begin()
+        feeds.end("finished")
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: len(backend.entries) for number, backend in found.items()} == {n: 10 * n + 1 for n in range(8)}
