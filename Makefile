@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune clean
+.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
 	@echo "make bench-inference batch inference beside bare Ray Data and a bare loop, and its memory"
 	@echo "make bench-tune      a search beside bare Ray Tune"
+	@echo "make bench-tracking  a training with and without trackers"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +82,9 @@ bench-inference: $(VENV)/.dev
 
 bench-tune: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tune
+
+bench-tracking: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.tracking
 
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15

@@ -60,6 +60,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "A JSON object, sent with every request",
                         "schema": {"type": ["string", "null"], "format": "json"},
                     },
+                    "env_vars": {
+                        "label": "Environment variables",
+                        "description": "A JSON object, for every job: credentials of trackers and storage",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
                     "autoscaling": {
                         "label": "Autoscaling",
                         "description": "Nodes may come later: a step that does not fit now waits instead of being refused",

@@ -30,7 +30,8 @@ class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
     * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
-      Extra: `verify`, `headers`, `autoscaling`, `dashboard_url` (where a person's browser reaches it), and the defaults
+      Extra: `verify`, `headers`, `autoscaling`, `env_vars` (of each job, as credentials), `dashboard_url` (where
+      a person's browser reaches it), and the defaults
       `storage_path` and `namespace`.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
@@ -98,22 +99,23 @@ def _place(connection: Any) -> Place:
     cluster = RayCluster(
         address,
         token=connection.password or None,
-        headers=_headers(extra.get("headers")),
+        headers=_object("headers", extra.get("headers")),
         verify=_verify(extra.get("verify")),
         autoscaling=bool(extra.get("autoscaling")),
+        env_vars=_object("env_vars", extra.get("env_vars")),
     )
     return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
 
 
-def _headers(value: Any) -> dict[str, str]:
+def _object(name: str, value: Any) -> dict[str, str]:
     """The form gives JSON as text, a connection written as JSON gives the object itself."""
     try:
-        headers = json.loads(value) if isinstance(value, str) and value else value or {}
+        given = json.loads(value) if isinstance(value, str) and value else value or {}
     except ValueError:
-        headers = None
-    if not isinstance(headers, dict):
-        raise SpecError("headers: the connection's extra holds no JSON object; accepted is one, of strings")
-    return headers
+        given = None
+    if not isinstance(given, dict):
+        raise SpecError(f"{name}: the connection's extra holds no JSON object; accepted is one, of strings")
+    return {str(key): str(item) for key, item in given.items()}
 
 
 def _verify(value: Any) -> bool | str:

@@ -210,7 +210,10 @@ class Supervisor:
         metadata = {**self._metadata, **await in_thread(git_commit), **own}
         try:
             client = await self._observer.connect()
-            await client.submit(receipt.submission_id, command, spec.runtime_env, metadata)
+            # what the spec says wins; the cluster's variables, which may be secret, are kept nowhere
+            variables = self.cluster.env_vars
+            runtime_env = spec.with_runtime_env({"env_vars": variables} if variables else {}).runtime_env
+            await client.submit(receipt.submission_id, command, runtime_env, metadata)
         except ClusterUnreachableError as exc:
             # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs
             self._tell(Event("state", f"the submit of {receipt.submission_id} was not answered: {exc.message}"))

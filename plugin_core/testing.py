@@ -40,7 +40,7 @@ class FakeCluster:
     """A cluster whose jobs follow `plays` (one an attempt, the last for all further); a context manager.
 
     "vanish": the job fails without having recorded an end. `jobs` maps submission id to status, in order of submission;
-    `token` is asked of every request; `answering=False` makes the API answer 500.
+    `token` is asked of every request; `answering=False` makes the API answer 500. `runtime_envs`: those of the submits.
     """
 
     plays: list[Play] = field(default_factory=lambda: ["succeed"])
@@ -53,6 +53,8 @@ class FakeCluster:
     session_name: str = "session_fake_1"
     answering: bool = True
     log: str = "a line of the fake job\n"
+    env_vars: dict[str, str] = field(default_factory=dict)
+    runtime_envs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, str] = field(default_factory=dict)
     submits: int = 0
 
@@ -123,6 +125,7 @@ class FakeCluster:
         body = await request.json()
         submission_id, (uri, attempt, _) = body["submission_id"], shlex.split(body["entrypoint"])[-3:]
         self.submits += 1
+        self.runtime_envs.append(body["runtime_env"])
         if submission_id in self.jobs:
             return web.Response(status=500, text=f"Job with submission_id {submission_id} already exists.")
         self.jobs[submission_id] = "RUNNING"

@@ -48,6 +48,9 @@ class RayCluster(Block):
         default_factory=dict,
         description="Ray runtime_env under that of each step; kept in the run directory, so no place for secrets.",
     )
+    env_vars: SecretDict | None = Field(
+        None, description="Environment variables of each job, as a tracker's credentials; kept in no run directory."
+    )
     autoscaling: bool = Field(False, description="Nodes may come later: wait instead of refusing what does not fit.")
     python: str = Field("python", description="The Python on the cluster that has ray-train-workflows installed.")
     dashboard_url: str | None = Field(None, description="Where a person's browser reaches the dashboard, for links.")
@@ -67,8 +70,9 @@ class RayCluster(Block):
 
     def get_cluster(self) -> Cluster:
         """The cluster as the core knows it."""
+        env_vars = {k: str(v) for k, v in self.env_vars.get_secret_value().items()} if self.env_vars else {}
         if not self.address:
-            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s)
+            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars)
         return CoreCluster(
             self.address,
             token=self.token.get_secret_value() if self.token else None,
@@ -76,6 +80,7 @@ class RayCluster(Block):
             verify=self.ca_file or self.verify,
             autoscaling=self.autoscaling,
             python=self.python,
+            env_vars=env_vars,
         )
 
     def test(self) -> str:

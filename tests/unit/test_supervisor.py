@@ -422,3 +422,16 @@ def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
     with FakeCluster(log=log) as cluster:
         run(spec_at(tmp_path), cluster, told.append)
     assert [event for event in told if event.kind == "log"] == []
+
+
+def test_the_clusters_variables_go_with_the_submit_and_are_kept_nowhere(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
+    with FakeCluster(env_vars={"A": "of the cluster", "WANDB_API_KEY": "hunter2"}) as cluster:
+        told: list[Event] = []
+        run(spec, cluster, told.append)
+    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2"}}]
+    assert not any("hunter2" in event.text for event in told)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"hunter2" in path.read_bytes() for path in kept)
+    assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}))
