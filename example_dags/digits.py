@@ -12,9 +12,16 @@ from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperato
 
 STEPS = "example_flows.digits_steps"
 STORAGE = os.environ.get("EXAMPLE_STORAGE") or str(Path.home() / "ray_results")
+MLFLOW = os.environ.get("MLFLOW_TRACKING_URI")
+TRACKING = [{"type": "mlflow", "tracking_uri": MLFLOW, "experiment_name": "digits"}] if MLFLOW else None
 
 
-@dag(schedule=None, default_args={"storage_path": STORAGE}, tags=["example"], render_template_as_native_obj=True)
+@dag(
+    schedule=None,
+    default_args={"storage_path": STORAGE, "tracking": TRACKING},
+    tags=["example"],
+    render_template_as_native_obj=True,
+)
 def digits():
     @task
     def make_data() -> dict[str, str]:

@@ -3,11 +3,12 @@
     python -m example_flows.digits [STORAGE]
 
 STORAGE is a folder or an s3:// URI (default: .demo/runs). Without `PREFECT_API_URL` it runs on a Prefect server of its own,
-for as long as it takes, with its files in .demo/prefect.
+for as long as it takes, with its files in .demo/prefect. With `MLFLOW_TRACKING_URI` all of it is tracked there.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ if __name__ == "__main__":
 from prefect import flow, task
 
 from example_flows import digits_steps as steps
-from plugin_core import BatchInferSpec, EvaluateSpec, RunConfig, ScalingConfig, Threshold, TrainSpec
+from plugin_core import BatchInferSpec, EvaluateSpec, MLflow, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.results import BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.storage import Location
 from prefect_integration import batch_infer, evaluate, train
@@ -33,6 +34,8 @@ make_data = task(steps.make_data)
 @flow
 def digits(storage: str = demo.STORAGE) -> tuple[TrainResult, EvaluationResult, BatchInferResult]:
     run_config = RunConfig(storage_path=storage)
+    server = os.environ.get("MLFLOW_TRACKING_URI")
+    tracking = [MLflow(tracking_uri=server, experiment_name="digits")] if server else []
     data = make_data(Location.of(storage).child("digits-data").uri)
     trained = train(
         TrainSpec(
@@ -42,6 +45,7 @@ def digits(storage: str = demo.STORAGE) -> tuple[TrainResult, EvaluationResult, 
             scaling_config=ScalingConfig(num_workers=2),
             datasets={"train": data["train"]},
             run_config=run_config,
+            tracking=tracking,
         )
     )
     evaluation = evaluate(
@@ -51,11 +55,16 @@ def digits(storage: str = demo.STORAGE) -> tuple[TrainResult, EvaluationResult, 
             dataset=data["test"],
             thresholds={"accuracy": Threshold(min=0.95)},
             run_config=run_config,
+            tracking=tracking,
         )
     )
     predictions = batch_infer(
         BatchInferSpec(
-            predictor=steps.Predictor, checkpoint=trained.checkpoint, dataset=data["test"], run_config=run_config
+            predictor=steps.Predictor,
+            checkpoint=trained.checkpoint,
+            dataset=data["test"],
+            run_config=run_config,
+            tracking=tracking,
         )
     )
     return trained, evaluation, predictions

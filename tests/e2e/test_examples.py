@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlflow
 import pyarrow.parquet
 import pytest
+
+from tests.servers import mlflow_server
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,6 +49,33 @@ def test_digits_reaches_its_accuracy_and_writes_what_it_prints(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_both_engines_track_the_digits_and_the_run_says_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with mlflow_server(tmp_path / "mlflow") as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        told(["-m", "example_flows.digits", str(tmp_path / "runs")], tmp_path / "prefect")
+        monkeypatch.setenv("DEMO_FOLDER", str(tmp_path / "airflow"))
+        done = subprocess.run(
+            [sys.executable, "example_dags/demo.py"], capture_output=True, text=True, cwd=ROOT, timeout=900
+        )
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        client = mlflow.MlflowClient(uri)
+        experiment = client.get_experiment_by_name("digits")
+        assert experiment is not None
+        tags = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
+    trainings = {given["raytrain.orchestrator"]: given for given in tags if given["raytrain.kind"] == "train"}
+    assert "/dags/digits/runs/" in trainings["airflow"]["raytrain.engine_url"]
+    assert trainings["airflow"]["raytrain.airflow_task_id"] == "train"
+    assert trainings["prefect"]["raytrain.prefect_flow"] == "digits"
+    flow_run = trainings["prefect"]["raytrain.prefect_flow_run"]
+    assert trainings["prefect"]["raytrain.engine_url"].endswith(f"/runs/flow-run/{flow_run}")
+    assert flow_run in trainings["prefect"]["mlflow.note.content"]
+    assert len(tags) == 6, "train, evaluate and batch inference of each"
+
+
+@pytest.mark.slow
 def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
     table = run(["example_flows/breast_cancer_xgboost.py", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test auc"]) >= 0.97
@@ -54,6 +84,7 @@ def test_breast_cancer_is_trained_without_a_train_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_population_based_training_finds_a_champion(tmp_path: Path) -> None:
     table = run(["-m", "example_flows.tune_pbt", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test accuracy"]) >= 0.85
@@ -61,6 +92,7 @@ def test_population_based_training_finds_a_champion(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_loop_beats_or_keeps_the_champion_as_the_months_data_has_it(tmp_path: Path) -> None:
     said = told(["-m", "example_flows.loop", str(tmp_path / "runs")], tmp_path / "prefect")
     outcomes = re.findall(r"^(\w+): (\w+): .*; the champion is version (\d)$", said, re.MULTILINE)
@@ -69,6 +101,7 @@ def test_the_loop_beats_or_keeps_the_champion_as_the_months_data_has_it(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_subject_is_learned_as_dreambooth_has_it(tmp_path: Path) -> None:
     pytest.importorskip("diffusers")
     table = run(["-m", "example_flows.dreambooth", str(tmp_path / "runs")], tmp_path / "prefect")
@@ -77,6 +110,7 @@ def test_a_subject_is_learned_as_dreambooth_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_loop_and_the_search_as_dags_in_a_real_airflow(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "example_dags/demo.py", "tune_and_train", "loop"],
