@@ -62,7 +62,7 @@ class TuneSpec(StepSpec):
     `param_space`: by field of `train`, what varies (see `tuning.space`). `num_samples`: how often it is sampled; a grid is
     run whole each time. `stop`: a trial is over when a metric reaches its number (`training_iteration` counts reports).
     `time_budget_s`: begin nothing new, and end what runs, after so many seconds over all attempts. `max_concurrent_trials`:
-    default as many as fit on the cluster.
+    default as many as fit on the cluster. `tracking` is the search's, and its trials'; that of `train` does not count.
     """
 
     kind: Literal["tune"] = "tune"
