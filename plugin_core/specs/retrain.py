@@ -18,7 +18,7 @@ class RetrainSpec(StepSpec):
     `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: begin with the champion's checkpoint.
     `skip_unchanged`: do nothing where the champion was trained on the same data (see `DatasetConfig.version`).
     `on_overlap`: what to do while another retraining of the model runs: "wait" for it, "skip" this one, or "fail",
-    which the engine may try again. The `run_config`, `limits`, `runtime_env` and `tracking` of the parts do not count, those
+    which the engine may try again. The `run_config`, `limits`, `runtime_env` and `tracking` of the parts count not, those
     of the retraining do; but for `train.run_config.checkpoint_config` and `failure_config`.
     """
 
