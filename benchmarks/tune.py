@@ -43,7 +43,7 @@ def trial(config):
 ray.init(log_to_driver=False)
 space = {"epochs": int(epochs), "batch_size": 64, "lr": tune.loguniform(0.001, 0.01)}
 tune.Tuner(
-    tune.with_resources(trial, {"CPU": 0}), param_space=space,
+    trial, param_space=space,
     tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=int(trials), max_concurrent_trials=int(at_once)),
     run_config=tune.RunConfig(storage_path=storage),
 ).fit()
@@ -54,7 +54,7 @@ def main(trials: int) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         data = steps.make_data(str(folder / "data"))["train"]
-        head = OwnHead(folder, num_cpus=5)
+        head = OwnHead(folder, num_cpus=6)
         try:
             timed = [(way, count) for count in (1, trials) for way in (bare, step)]
             times = {(way.__name__, count): way(head, data, folder, count) for way, count in timed}
