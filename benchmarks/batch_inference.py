@@ -111,7 +111,7 @@ def spec_of(data: str, checkpoint: str, output: Path) -> BatchInferSpec:
     return BatchInferSpec(
         predictor=steps.Predictor,
         checkpoint=checkpoint,
-        dataset=data,
+        dataset={"path": data, "format": "parquet"},
         output_columns=["prediction"],
         batch_size=BATCH,
         concurrency=ACTORS,
