@@ -115,7 +115,7 @@ def spec_of(data: str, checkpoint: str, output: Path) -> BatchInferSpec:
         output_columns=["prediction"],
         batch_size=BATCH,
         concurrency=ACTORS,
-        run_config=RunConfig(storage_path=str(output)),
+        run_config=RunConfig(name="inference", storage_path=str(output)),
     )
 
 

@@ -79,7 +79,7 @@ def step(head: OwnHead, data: str, folder: Path, trials: int) -> float:
         mode="min",
         num_samples=trials,
         max_concurrent_trials=AT_ONCE,
-        run_config=RunConfig(storage_path=str(folder / "steps")),
+        run_config=RunConfig(name=f"search-{trials}", storage_path=str(folder / "steps")),
     )
     began = time.monotonic()
     run(spec, head.cluster())
