@@ -29,6 +29,8 @@ ACTORS = 2
 RAY_DATA = """
 import sys
 import ray
+import ray.data
+import ray.train
 from example_flows.digits_steps import Predictor
 rows, checkpoint, output, batch, actors = sys.argv[1:]
 ray.init(log_to_driver=False)
