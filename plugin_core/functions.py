@@ -16,6 +16,7 @@ import pickle
 import re
 import symtable
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,17 @@ def is_by_value(name: str) -> bool:
     return name.startswith("value:")
 
 
+#: cloudpickle keeps one list of modules for the whole process, and engines run steps in threads
+_PICKLING = threading.Lock()
+
+
 def pickle_functions(functions: dict[str, Callable[..., Any]]) -> bytes:
     """The by-value functions of a spec, by field name, with their own modules by value."""
+    with _PICKLING:
+        return _pickled(functions)
+
+
+def _pickled(functions: dict[str, Callable[..., Any]]) -> bytes:
     registered = []
     already = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     for module in {sys.modules.get(getattr(function, "__module__", "")) for function in functions.values()}:

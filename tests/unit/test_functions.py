@@ -160,3 +160,20 @@ def test_call_with_passes_as_many_arguments_as_the_function_takes() -> None:
 
 def test_a_function_of_a_built_in_module_has_no_source_to_send() -> None:
     assert sources.local_sources(["time:sleep", time.sleep]) == {}
+
+
+def test_steps_in_threads_pickle_their_functions_at_the_same_time() -> None:
+    """cloudpickle's list of modules by value is one for the process: a thread must not take another's away."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from plugin_core.functions import pickle_functions
+    from tests.steps_for_tests import counting_loop
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            made = set(pool.map(lambda _: pickle_functions({"loop": counting_loop}), range(100)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(made) == 1
