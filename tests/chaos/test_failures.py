@@ -15,7 +15,8 @@ from tests.chaos.tools import Running, Trail, drivers, nothing_left, spec_at, wa
 ONE = ScalingConfig(num_workers=1)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_users_exception_ends_the_step_at_once(tmp_path: Path, trail: Trail, cluster: LocalCluster, rank: int) -> None:
     """Though worker failures would be borne twice: what a user's code raises, it raises again."""
     loop: dict[str, Any] = {"die_rank": rank, "die_at": 4, "die_how": "raise"}

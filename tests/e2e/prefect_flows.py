@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage import Location
-from plugin_core.supervisor import Event
+from plugin_core.supervisor import Supervisor
 from prefect_integration import (
     RayCluster,
     RayTrainJob,
@@ -27,7 +27,6 @@ from prefect_integration import (
     report_ray_jobs,
     train,
 )
-from prefect_integration.step import Step
 from tests import steps_for_tests as steps
 
 
@@ -77,16 +76,16 @@ def chain(storage: str) -> None:
 @flow
 async def fails_once(storage: str) -> None:
     """The task fails for want of its cluster while its job runs on, and is tried again."""
-    tell, failed = Step._tell, False
+    step, failed = Supervisor.step, False
 
-    def fail_at_report(step: Step, event: Event) -> None:
+    async def fail_once(supervisor: Supervisor) -> Any:
         nonlocal failed
-        tell(step, event)
-        if event.kind == "report" and not failed:
+        if supervisor.attempt and not failed:
             failed = True
             raise ClusterUnreachableError("the cluster does not answer")
+        return await step(supervisor)
 
-    Step._tell = fail_at_report
+    Supervisor.step = fail_once
     await atrain.with_options(retries=1)(training(storage, sleep_s=2), key="fit")
 
 

@@ -161,7 +161,8 @@ def test_the_jobs_api_is_black_holed(scenario: Make, gate: Proxy) -> None:
 # ---- clear
 
 
-@pytest.mark.parametrize("dag_id", ["deferred", pytest.param("synchronous", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dag_id", ["deferred", "synchronous"])
 def test_clear_while_running_attaches_to_the_live_job(scenario: Make, dag_id: str) -> None:
     it = scenario(dag_id).begin().held()
     before = it.airflow.task(dag_id, it.run_id, "train")["try_number"]

@@ -216,6 +216,7 @@ def block(client: SyncPrefectClient, head: Head) -> None:
     cluster.save("prod", overwrite=True)
 
 
+@slow
 def test_a_flow_runs_on_a_cluster_block_and_triggers_a_job_block(flows: Flows, block: None) -> None:
     assert RayCluster.load("prod").test().startswith("Ray 2.")
     job = training(str(flows.storage)).to_json()

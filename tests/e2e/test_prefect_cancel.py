@@ -90,7 +90,8 @@ def test_a_cancel_stops_the_job_of_a_process_workers_run(client: SyncPrefectClie
         worker.close()
 
 
-@pytest.mark.parametrize("flow", ["submitted", pytest.param("awaited", marks=slow)])
+@slow
+@pytest.mark.parametrize("flow", ["submitted", "awaited"])
 def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:

@@ -79,6 +79,7 @@ def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: 
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) -> None:
     text = (Path(__file__).parents[2] / "docs" / "first-step.md").read_text()
     for language, name in (("python", "training.py"), ("yaml", "first.yaml")):

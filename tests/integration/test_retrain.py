@@ -98,7 +98,7 @@ def starts(tmp_path: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def test_the_champion_is_beaten_kept_or_left_alone_as_the_data_has_it(
+def test_a_first_model_is_promoted_and_the_same_data_is_left_alone(
     cluster: LocalCluster, tmp_path: Path, data: Any
 ) -> None:
     data(15)
@@ -109,6 +109,12 @@ def test_the_champion_is_beaten_kept_or_left_alone_as_the_data_has_it(
     same = run(spec(tmp_path, "tuesday"), cluster)
     assert (same.outcome, same.champion, same.checkpoint) == ("skipped", 1, first.checkpoint)
     assert "skip_unchanged" in same.reason
+
+
+@pytest.mark.slow
+def test_the_champion_is_beaten_or_kept_as_the_data_has_it(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+    data(15)
+    first = run(spec(tmp_path, "monday"), cluster)
     data(12)
     better = run(spec(tmp_path, "wednesday"), cluster)
     assert (better.outcome, better.champion, better.metrics) == ("promoted", 2, {"error": 2.0})

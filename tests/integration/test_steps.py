@@ -108,6 +108,7 @@ def test_the_chain_on_s3(s3: str, rows: Path, cluster: LocalCluster) -> None:
     chain(s3, rows, cluster)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_resumes_from_its_checkpoint(tmp_path: Path, cluster: LocalCluster) -> None:
     config = {"epochs": 5, "die_at": 3, "once": str(tmp_path / "died")}
     run_config = {"failure_config": FailureConfig(max_failures=1)}
@@ -159,6 +160,7 @@ def test_a_new_run_starts_warm_from_a_checkpoint_of_another(tmp_path: Path, clus
     assert run(spec, cluster).metrics["started_at"] == 3
 
 
+@pytest.mark.slow
 def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: LocalCluster, head: Head) -> None:
     spec = train_spec(str(tmp_path), train_loop_config={"epochs": 1000, "sleep_s": 0.2})
     rundir = run_sync(prepare(spec, cluster))
@@ -182,6 +184,7 @@ def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: Loc
     assert result.metrics["epoch"] == 0, "the CPUs of the cancelled step are free for the next"
 
 
+@pytest.mark.slow
 def test_a_new_orchestrator_attaches_to_the_running_job(tmp_path: Path, cluster: LocalCluster) -> None:
     spec = train_spec(str(tmp_path), train_loop_config={"epochs": 5, "sleep_s": 0.5})
     run_sync(Supervisor(run_sync(prepare(spec, cluster)), cluster).submit())

@@ -8,6 +8,7 @@ import pytest
 
 from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, run
 from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.journal import read_reports
 from plugin_core.rundir import RunDir
 from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.steps_for_tests import restore, save
@@ -66,7 +67,7 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     given = spec(tmp_path, param_space=space, config=config, max_concurrent_trials=1)
     running = Running(given, cluster)
     wait_until(lambda: len(list(starts.iterdir())) == 2)
-    wait_until(lambda: any("checkpoint" in str(path) for path in newest(running.rundir, starts).glob("checkpoint_*")))
+    wait_until(lambda: any(report["checkpoint"] for report in read_reports(newest(running.rundir, starts))))
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     (tmp_path / "go").touch()
@@ -85,9 +86,9 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
         assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
 
 
-def newest(rundir: RunDir, starts: Path) -> Path:
-    name = max(starts.iterdir(), key=lambda path: path.stat().st_mtime).name
-    return Path(rundir.uri, "_children", name)
+def newest(rundir: RunDir, starts: Path) -> RunDir:
+    """The trial that began last."""
+    return rundir.child(max(starts.iterdir(), key=lambda path: path.stat().st_mtime).name)
 
 
 @pytest.mark.slow
