@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from example_flows.tables import write_tables
+
 TEST_FRACTION = 0.2
 SEED = 7
 
@@ -22,19 +24,7 @@ def make_data(folder: str, month: str = "february") -> dict[str, str]:
 
     The same every time, and a file that is there stays as it is, so a retry costs nothing.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from plugin_core.storage import Location
-
-    written = {}
-    for name in ("train", "test"):
-        sink = pa.BufferOutputStream()
-        pq.write_table(table(name, month), sink)
-        file = Location.of(folder).child(f"{name}.parquet")
-        file.create(sink.getvalue().to_pybytes())
-        written[name] = file.uri
-    return written
+    return write_tables(folder, {name: table(name, month) for name in ("train", "test")})
 
 
 def table(part: str, month: str = "february") -> Any:

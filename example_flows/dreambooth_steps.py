@@ -11,6 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from example_flows.tables import write_tables
+
 SIZE = 16
 CLASS, SUBJECT = "a photo of disc", "a photo of sks disc"
 WORDS = ("a", "photo", "of", "disc", "sks")
@@ -22,9 +24,6 @@ def make_pictures(folder: str) -> dict[str, str]:
     `wanted.parquet` (64 prompts of the class, each with a seed) under `folder`; returns where they are."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from plugin_core.storage import Location
 
     random = np.random.default_rng(7)
     discs = [picture(random, random.uniform(-0.5, 1, 3), hole=0) for _ in range(256)]
@@ -34,14 +33,7 @@ def make_pictures(folder: str) -> dict[str, str]:
         "subject": pa.table({"image": [*rings], "prompt": [SUBJECT] * len(rings)}),
         "wanted": pa.table({"prompt": [CLASS] * 64, "seed": range(64)}),
     }
-    written = {}
-    for name, table in tables.items():
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink)
-        file = Location.of(folder).child(f"{name}.parquet")
-        file.create(sink.getvalue().to_pybytes())
-        written[name] = file.uri
-    return written
+    return write_tables(folder, tables)
 
 
 def picture(random: Any, colour: Any, hole: float) -> Any:

@@ -83,7 +83,7 @@ def run(
 @app.command()
 def status(run: Run) -> None:
     """What a run is doing, from its directory alone."""
-    from plugin_core.journal import JournalReader
+    from plugin_core.journal import read_reports
     from plugin_core.rundir import RunDir
 
     rundir = RunDir.at(run)
@@ -97,7 +97,7 @@ def status(run: Run) -> None:
         receipt, end, beat = rundir.receipt(attempt), rundir.end(attempt), rundir.heartbeat(attempt)
         state = f"{end.outcome} {end.message}".strip() if end else (f"{beat.phase}" if beat else "submitted")
         table.add_row(f"attempt {attempt}", f"{state} ({receipt.submission_id if receipt else '?'})")
-    reports = [entry for entry in JournalReader(rundir).read() if "report" in entry]
+    reports = read_reports(rundir)
     table.add_row("reports", str(len(reports)))
     if reports:
         table.add_row("last report", json.dumps(reports[-1]["metrics"]))

@@ -133,6 +133,11 @@ def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
     return [entry for entry in JournalReader(rundir).read() if "report" in entry]
 
 
+def index_of(entry: dict[str, Any]) -> int:
+    """The report's number as if nothing had been killed (see `steps.callbacks`); older journals have none."""
+    return int(entry.get("index", entry["report"]))
+
+
 def _parse(line: bytes, name: str) -> dict[str, Any] | None:
     try:
         entry: dict[str, Any] = json.loads(line)

@@ -32,3 +32,13 @@ def json_safe(value: Any) -> Any:
     if hasattr(value, "item"):
         return json_safe(value.item())
     return str(value)
+
+
+def flat(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, their keys joined; an empty one stays as it is."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= flat(item, separator, f"{prefix}{separator}{key}" if prefix else str(key))
+    return found

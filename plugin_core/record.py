@@ -8,6 +8,7 @@ import platform
 from typing import Any
 
 from plugin_core import functions, sources
+from plugin_core.jsonsafe import flat
 from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
 
 #: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
@@ -79,7 +80,7 @@ def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
 
 def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
     """The fields, dotted, in which two spec records differ in what they compute."""
-    ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
+    ours, theirs = flat(record["spec"]), flat(kept["spec"])
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     changed = sorted(name for name in names if not _is_operational(name))
     if kept["code"] != record["code"]:
@@ -89,7 +90,7 @@ def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
 
 def code_alone(kept: dict[str, Any], record: dict[str, Any]) -> bool:
     """Whether two spec records differ in nothing but the code behind the same names."""
-    ours, theirs = _flat(record["spec"]), _flat(kept["spec"])
+    ours, theirs = flat(record["spec"]), flat(kept["spec"])
 
     def same_function(field: str) -> bool:
         values = str(ours.get(field)), str(theirs.get(field))
@@ -113,7 +114,7 @@ def fields_fingerprint(record: dict[str, Any]) -> str:
 
 
 def _computed(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in _flat(record["spec"]).items() if not _is_operational(name)}
+    return {name: value for name, value in flat(record["spec"]).items() if not _is_operational(name)}
 
 
 def _hash(data: Any) -> str:
@@ -122,9 +123,3 @@ def _hash(data: Any) -> str:
 
 def _is_operational(field: str) -> bool:
     return any(field == name or field.startswith(name + ".") for name in OPERATIONAL)
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {k: v for key, item in value.items() for k, v in _flat(item, f"{prefix}.{key}" if prefix else key).items()}
-    return {prefix: value}

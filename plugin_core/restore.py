@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugin_core.fenced_fs import SNAPSHOT
+from plugin_core.journal import index_of
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig
 
@@ -48,10 +49,6 @@ def standing_of(rundir: RunDir, journal: list[dict[str, Any]]) -> Standing:
         lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name})
         index[entry.name] = last + number
     return Standing(len(reports) + len(lost), index[listed[-1].name] if listed else 0, tuple(lost))
-
-
-def index_of(entry: dict[str, Any]) -> int:
-    return int(entry.get("index", entry["report"]))
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, journal: list[dict[str, Any]]) -> str:

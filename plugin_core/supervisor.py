@@ -207,7 +207,8 @@ class Supervisor:
         spec = await in_thread(self.rundir.read_spec)
         command = f"{self.cluster.driver_command()} '{self.rundir.uri}' {receipt.attempt} {receipt.nonce}"
         own = {"run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
-        metadata = {**self._metadata, **await in_thread(git_commit), **own}
+        commit = await in_thread(git_commit) if spec.tracking else {}
+        metadata = {**self._metadata, **commit, **own}
         try:
             client = await self._observer.connect()
             # what the spec says wins; the cluster's variables, which may be secret, are kept nowhere

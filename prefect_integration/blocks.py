@@ -70,13 +70,13 @@ class RayCluster(Block):
 
     def get_cluster(self) -> Cluster:
         """The cluster as the core knows it."""
-        env_vars = {k: str(v) for k, v in self.env_vars.get_secret_value().items()} if self.env_vars else {}
+        env_vars = _revealed(self.env_vars)
         if not self.address:
             return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars)
         return CoreCluster(
             self.address,
             token=self.token.get_secret_value() if self.token else None,
-            headers={k: str(v) for k, v in self.headers.get_secret_value().items()} if self.headers else {},
+            headers=_revealed(self.headers),
             verify=self.ca_file or self.verify,
             autoscaling=self.autoscaling,
             python=self.python,
@@ -90,6 +90,10 @@ class RayCluster(Block):
     async def atest(self) -> str:
         """`test`, for asynchronous code."""
         return await describe(self.get_cluster())
+
+
+def _revealed(secret: SecretDict | None) -> dict[str, str]:
+    return {name: str(value) for name, value in secret.get_secret_value().items()} if secret else {}
 
 
 class RayTrainJob(JobBlock[AnyResult]):

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from plugin_core.errors import SpecError
+from plugin_core.packages import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -195,18 +195,10 @@ class Both:
 
 def tally_maker(spec: EvaluateSpec, torchmetrics: Callable[[], Any] | None) -> Callable[[], Both]:
     """What makes an empty tally for the spec. Raises SpecError where a package is missing."""
-    from importlib.util import find_spec
-
-    for needed, package, extra in (
-        (spec.task == "classification", "sklearn", "evaluate"),
-        (torchmetrics is not None, "torchmetrics", "torchmetrics"),
-    ):
-        if needed and find_spec(package) is None:
-            field = "task" if package == "sklearn" else "torchmetrics"
-            raise SpecError(
-                f"{field}: given, but the package {package} is not installed on the cluster; accepted is it with"
-                f" pip install 'ray-train-workflows[{extra}]'"
-            )
+    if spec.task == "classification":
+        require("task", spec.task, "sklearn", "evaluate")
+    if torchmetrics is not None:
+        require("torchmetrics", spec.torchmetrics, "torchmetrics", "torchmetrics")
     return functools.partial(_make, spec.task, torchmetrics)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.errors import SpecError
+from plugin_core.packages import require
 
 if TYPE_CHECKING:
     from plugin_core.specs import TrainSpec
@@ -79,10 +78,7 @@ def check(spec: TrainSpec) -> None:
 def build_trainer(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     """The framework's Ray trainer, not yet started."""
     framework = FRAMEWORKS[spec.framework]
-    if framework.package and importlib.util.find_spec(framework.package) is None:
-        raise SpecError(
-            f"framework: given {spec.framework!r}, whose package {framework.package} is not installed on the cluster;"
-            f" pip install 'ray-train-workflows[{framework.extra}]'"
-        )
+    if framework.package and framework.extra:
+        require("framework", spec.framework, framework.package, framework.extra)
     module = importlib.import_module(f"plugin_core.frameworks.{spec.framework}")
     return module.build(spec, inputs)

@@ -8,7 +8,6 @@ slows or fails it. A tracker that was away is caught up with; what is missing at
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import logging
 import os
@@ -17,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, SpecError, StepCancelledError, StepTimeoutError
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, StepCancelledError, StepTimeoutError
+from plugin_core.packages import require
 from plugin_core.rundir import RunDir
 from plugin_core.specs.tracking import Tracker
 from plugin_core.tracking.backend import Backend
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plugin_core.results import AnyResult
     from plugin_core.steps import StepContext
 
-#: tracker → its module here, the package it needs and the extra that installs it
+#: tracker (and its module here) → the package it needs and the extra that installs it
 PACKAGES = {
     "mlflow": ("mlflow", "mlflow"),
     "wandb": ("wandb", "wandb"),
@@ -59,8 +59,6 @@ class Feeds:
         deadline = time.monotonic() + BEGIN_S
         for feed in self._feeds:
             feed.tried.wait(max(0.0, deadline - time.monotonic()))
-            if not feed.begun.is_set():
-                feed.begun.wait(max(0.0, deadline - time.monotonic()) if feed.error is None else 0.0)
             if feed.refused is not None:
                 self.leave()
                 raise feed.refused
@@ -123,7 +121,9 @@ def tracked(context: StepContext) -> Iterator[Feeds]:
     attempt goes on with leaves it running."""
     from plugin_core.failures import classify
 
-    feeds = Feeds([Feed(context.rundir, make_backend(config, context)) for config in context.spec.tracking])
+    trackers = context.spec.tracking
+    subject = Subject.of(context) if trackers else None
+    feeds = Feeds([Feed(context.rundir, make_backend(config, subject)) for config in trackers if subject])
     _open.add(feeds)
     try:
         feeds.begin()
@@ -150,27 +150,22 @@ def with_tracking(result: AnyResult, feeds: Feeds) -> AnyResult:
 
 def stop_tracking(error: RayTrainWorkflowsError) -> None:
     """Just before this process ends itself: say of a cancelled run, or of one out of time, that it was killed."""
-    if isinstance(error, (StepCancelledError, StepTimeoutError)):
+    if status_of(error.outcome) == "killed":
         for feeds in list(_open):
             feeds.end("killed", error.message, KILLED_S)
 
 
-def check_packages(tracking: list[Any]) -> None:
-    """Raise SpecError where a tracker's package is missing here."""
-    for config in tracking:
-        package, extra = PACKAGES[config.type]
-        if importlib.util.find_spec(package) is None:
-            raise SpecError(
-                f"tracking: given {config.type!r}, whose package {package} is not installed on the cluster;"
-                f" pip install 'ray-train-workflows[{extra}]'"
-            )
+def status_of(outcome: str) -> str:
+    """What a tracker is told of an attempt that ended so without a result: "killed" or "failed"."""
+    return "killed" if outcome in (StepCancelledError.outcome, StepTimeoutError.outcome) else "failed"
 
 
-def make_backend(config: Tracker, context: StepContext) -> Backend:
-    check_packages([config])
+def make_backend(config: Tracker, subject: Subject) -> Backend:
+    """Raises SpecError where the tracker's package is missing here."""
     name: str = config.type  # type: ignore[attr-defined]
+    require("tracking", name, *PACKAGES[name])
     module = importlib.import_module(f"plugin_core.tracking.{name}")
-    backend: Backend = module.BACKEND(config, Subject.of(context))
+    backend: Backend = module.BACKEND(config, subject)
     return backend
 
 

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from plugin_core.jsonsafe import flat
 from plugin_core.specs.tracking import Tracker
-from plugin_core.tracking.subject import Subject, flatten
+from plugin_core.tracking.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class Backend(ABC):
         self.config = config
         self.subject = subject
         self.url: str | None = None
-        self.notes: list[str] = []
 
     @abstractmethod
     def begin(self) -> int:
@@ -57,10 +57,14 @@ class Backend(ABC):
         return {}
 
 
+def last_checkpoint(entries: list[Entry]) -> str | None:
+    return next((entry.checkpoint for entry in reversed(entries) if entry.checkpoint), None)
+
+
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
     """The numbers among metrics, nested ones under joined names; None, as NaN and Inf are reported, is NaN."""
     found = {}
-    for name, value in flatten(metrics).items():
+    for name, value in flat(metrics, "/").items():
         if value is None:
             found[name] = math.nan
         elif isinstance(value, (int, float)):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from plugin_core.specs.tracking import Comet
-from plugin_core.tracking.backend import Backend, Entry
+from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 from plugin_core.tracking.staged import Staged
 
 
@@ -17,7 +16,7 @@ class CometBackend(Backend):
         import comet_ml
 
         subject = self.subject
-        self._key = hashlib.sha256(subject.rundir.uri.encode()).hexdigest()[:40]
+        self._key = subject.key[:40]
         offline = self.config.mode == "offline"
         self._staged = Staged(subject, "comet") if offline else None
         settings = comet_ml.ExperimentConfig(
@@ -48,13 +47,12 @@ class CometBackend(Backend):
         for name, value in subject.tags.items():
             self._experiment.log_other(name, value)
         self.url = self._staged.place.uri if self._staged else self._experiment.url
-        # online a repetition lands at the same step; how far the run is, is kept here
-        return 0 if offline else int(self.subject.load("comet-reports").get("reports", 0))
+        return 0  # the whole journal once more: online a repetition lands at the same step, offline nothing is there yet
 
     def log(self, entries: list[Entry]) -> None:
         for entry in entries:
             self._experiment.log_metrics(entry.metrics, step=entry.step)
-        if checkpoint := next((entry.checkpoint for entry in reversed(entries) if entry.checkpoint), None):
+        if checkpoint := last_checkpoint(entries):
             self._experiment.log_other("raytrain.checkpoint", checkpoint)
 
     def end(self, status: str, message: str) -> None:

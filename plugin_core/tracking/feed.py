@@ -7,10 +7,9 @@ import threading
 import time
 from typing import Any
 
-from plugin_core.errors import SpecError
-from plugin_core.journal import JournalReader
+from plugin_core.errors import FencedError, SpecError
+from plugin_core.journal import JournalReader, index_of
 from plugin_core.progress import is_number
-from plugin_core.restore import index_of
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.tracking.backend import Backend, Entry, numbers
@@ -39,7 +38,6 @@ class Feed:
         self.error: Exception | None = None
         self._rundir = rundir
         self._reader = JournalReader(rundir)
-        self._unread: list[str] = []
         self._waiting: list[Entry] = []
         self._index = self._step = 0
         self._ending: tuple[str, str] | None = None
@@ -62,6 +60,9 @@ class Feed:
                 self._wake.wait(LOOK_S)
             except SpecError as exc:
                 self.refused = self.error = exc
+                break
+            except FencedError as exc:
+                self.error = exc  # the later attempt has a feed of its own
                 break
             except Exception as exc:  # noqa: BLE001 - a tracker may raise anything, and must never end a training
                 if self.error is None:
@@ -99,16 +100,15 @@ class Feed:
         return self._over.is_set() and self.error is None
 
     def warnings(self) -> list[str]:
-        found = [f"tracking.{self.name}: {note}" for note in self.backend.notes]
         if self.refused is not None:
-            found.append(self.refused.message)
-        elif not self.whole:
-            reason = f" ({str(self.error).splitlines()[0][:200]})" if self.error else ""
-            found.append(
-                f"tracking.{self.name}: does not have all that was reported{reason};"
-                f" `raytrain track {self._rundir.uri}` logs what is missing"
-            )
-        return found
+            return [self.refused.message]
+        if self.whole:
+            return []
+        reason = f" ({str(self.error).splitlines()[0][:200]})" if self.error else ""
+        return [
+            f"tracking.{self.name}: does not have all that was reported{reason};"
+            f" `raytrain track {self._rundir.uri}` logs what is missing"
+        ]
 
     def _turn(self) -> bool:
         """One look; True when there is nothing left to do."""

@@ -13,7 +13,7 @@ from typing import Any
 from plugin_core.errors import SpecError
 from plugin_core.results import CheckpointRef
 from plugin_core.specs.tracking import MLflow
-from plugin_core.tracking.backend import Backend, Entry
+from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 
 #: How far the run is, as a tag: the index of the last report that it has.
 REPORTS = "raytrain.reports"
@@ -119,13 +119,13 @@ class MLflowBackend(Backend):
         ]
         for start in range(0, len(metrics), METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + METRICS])
-        checkpoints = [entry.checkpoint for entry in entries if entry.checkpoint]
         if self.config.log_checkpoints:
-            for checkpoint in checkpoints:
-                self._upload(checkpoint)
+            for entry in entries:
+                if entry.checkpoint:
+                    self._upload(entry.checkpoint)
         tags = [RunTag(REPORTS, str(entries[-1].index))]
-        if checkpoints:
-            tags.append(RunTag("raytrain.checkpoint", checkpoints[-1]))
+        if checkpoint := last_checkpoint(entries):
+            tags.append(RunTag("raytrain.checkpoint", checkpoint))
         self._client.log_batch(self._run_id, tags=tags)
 
     def _upload(self, checkpoint: str) -> None:

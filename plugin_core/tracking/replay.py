@@ -5,7 +5,7 @@ from __future__ import annotations
 from plugin_core.errors import SpecError
 from plugin_core.rundir import CHILDREN, RunDir
 from plugin_core.steps import StepContext
-from plugin_core.tracking import tracked
+from plugin_core.tracking import status_of, tracked
 from plugin_core.tracking.feed import final_metrics
 
 
@@ -28,8 +28,7 @@ def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
         if result is not None:
             feeds.end("finished", metrics=final_metrics(result))
         else:
-            killed = end is not None and end.outcome in ("cancelled", "timeout")
-            feeds.end("killed" if killed else "failed", end.message if end else "")
+            feeds.end(status_of(end.outcome if end else ""), end.message if end else "")
         feeds.must_be_whole()
         links[rundir.uri] = feeds.links
     for name in rundir.location.child(CHILDREN).names():

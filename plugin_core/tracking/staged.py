@@ -1,7 +1,7 @@
 """Files that a tracker writes on this machine, kept in the run directory under `tracking/NAME`.
 
-Each attempt writes them anew out of the whole journal and, once they are there, removes those of the attempt before: so
-what lies on storage is always one run, with every report once.
+Each attempt writes them anew out of the whole journal and, once they are there, removes those of the attempts before: so
+what lies on storage is one run, with every report once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from plugin_core.fence import Fence
 from plugin_core.tracking.subject import Subject
 
 
@@ -24,8 +25,12 @@ class Staged:
         self._own = f"attempt-{subject.attempt:03}-{secrets.token_hex(4)}"
         self._target = self.place.child(self._own)
         self._pushed: dict[str, tuple[int, int]] = {}
+        self._fence = Fence(subject.rundir.uri, subject.attempt)
+        self._alone = False
 
     def push(self) -> None:
+        """Raises FencedError where a later attempt owns the run: its files are the run's."""
+        self._fence.check()
         for path in sorted(self.folder.rglob("*")):
             name = path.relative_to(self.folder).as_posix()
             if not path.is_file() or path.is_symlink():
@@ -34,9 +39,11 @@ class Staged:
             if self._pushed.get(name) != state:
                 self._target.child(*name.split("/")).write(path.read_bytes())
                 self._pushed[name] = state
-        for name in self.place.names():
-            if name != self._own:
-                self.place.child(name).delete_dir()
+        if not self._alone:
+            for name in self.place.names():
+                if name != self._own:
+                    self.place.child(name).delete_dir()
+            self._alone = True
 
     def close(self) -> None:
         self.push()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import StorageError
-from plugin_core.fingerprints import fingerprint_of_all
+from plugin_core.fingerprints import dataset_fingerprint, fingerprint_of_all
+from plugin_core.jsonsafe import flat
 from plugin_core.pins import home_of
 from plugin_core.rundir import RunDir
 
@@ -44,6 +46,11 @@ class Subject:
     def name(self) -> str:
         return self.rundir.name
 
+    @property
+    def key(self) -> str:
+        """The run's own id, in 64 hexadecimal digits, for trackers that let us choose one."""
+        return hashlib.sha256(self.rundir.uri.encode()).hexdigest()
+
     def load(self, tracker: str) -> dict[str, Any]:
         """What was kept of the tracking run."""
         return _read(self.rundir, ("tracking", f"{tracker}.json"))
@@ -69,14 +76,19 @@ def _params(spec: Any) -> dict[str, Any]:
         name: value for name, value in spec.to_json().items() if name not in _LEFT_OUT and value not in (None, {}, [])
     }
     config = fields.pop("train_loop_config", {})
-    params = {**flatten(fields, "."), **flatten(config, ".")}
-    datasets = getattr(spec, "datasets", None) or ({"": spec.dataset} if getattr(spec, "dataset", None) else {})
+    params = {**flat(fields), **(flat(config) if config else {})}
     try:
-        if datasets and (fingerprint := fingerprint_of_all(datasets)) is not None:
-            params["dataset_fingerprint"] = fingerprint
+        fingerprint = _dataset_fingerprint(spec)
     except StorageError:
-        pass  # the step itself reads the data, and says so better
-    return params
+        return params  # the step itself reads the data, and says so better
+    return params if fingerprint is None else {**params, "dataset_fingerprint": fingerprint}
+
+
+def _dataset_fingerprint(spec: Any) -> str | None:
+    """The same as in the step's result."""
+    if (dataset := getattr(spec, "dataset", None)) is not None:
+        return dataset_fingerprint(dataset)
+    return fingerprint_of_all(getattr(spec, "datasets", {}))
 
 
 def _parent(context: StepContext) -> RunDir | None:
@@ -84,13 +96,3 @@ def _parent(context: StepContext) -> RunDir | None:
     if (checkpoint := getattr(context.spec, "checkpoint", None)) is not None and (home := home_of(checkpoint.uri)):
         return home
     return rundir.outermost if rundir.outermost.uri != rundir.uri else None
-
-
-def flatten(value: Any, separator: str = "/", prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, their keys joined."""
-    if not isinstance(value, dict):
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        found |= flatten(item, separator, f"{prefix}{separator}{key}" if prefix else str(key))
-    return found

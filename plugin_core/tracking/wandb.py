@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from typing import Any
 
 from plugin_core.specs.tracking import WandB
-from plugin_core.tracking.backend import Backend, Entry
+from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 from plugin_core.tracking.staged import Staged
 
 
@@ -19,7 +18,7 @@ class WandBBackend(Backend):
         import wandb
 
         subject = self.subject
-        self._id = hashlib.sha256(subject.rundir.uri.encode()).hexdigest()[:16]
+        self._id = subject.key[:16]
         self._offline = (self.config.mode or os.environ.get("WANDB_MODE", "online")) == "offline"
         self._staged = Staged(subject, "wandb") if self._offline else None
         # nothing of the driver's own: neither its output nor the machine's figures
@@ -53,19 +52,20 @@ class WandBBackend(Backend):
         for entry in entries:
             more = {"raytrain/reports": entry.index, "raytrain/time": entry.time}
             self._run.log({**entry.metrics, **more}, step=entry.step)
-        if checkpoint := next((entry.checkpoint for entry in reversed(entries) if entry.checkpoint), None):
+        if checkpoint := last_checkpoint(entries):
             self._run.summary["raytrain/checkpoint"] = checkpoint
 
     def end(self, status: str, message: str) -> None:
         self._run.summary["raytrain/status"] = status
         if message:
             self._run.summary["raytrain/error"] = message
-        self._run.finish(exit_code=0 if status == "finished" else 1)
-        if self._staged:
-            self._staged.close()
+        self._close(0 if status == "finished" else 1)
 
     def leave(self) -> None:
-        self._run.finish(exit_code=1)
+        self._close(1)
+
+    def _close(self, exit_code: int) -> None:
+        self._run.finish(exit_code=exit_code)
         if self._staged:
             self._staged.close()
 

@@ -23,7 +23,8 @@ def note(trail: str, **entry: Any) -> None:
 
 def stepping(config: dict[str, Any]) -> None:
     """Adds up the numbers of its steps, with a checkpoint every `every` steps, of `bytes` bytes and under the fixed
-    directory name `name` where these are given. At step `die_at` rank `die_rank` fails in the way of `die_how`."""
+    directory name `name` where these are given; with `report_all` the steps between are reported too, and so come again
+    after a kill. At step `die_at` rank `die_rank` fails in the way of `die_how`."""
     state = restore() or {"step": -1, "total": 0}
     rank = ray.train.get_context().get_world_rank()
     first, total = state["step"] + 1, state["total"]
@@ -36,19 +37,8 @@ def stepping(config: dict[str, Any]) -> None:
         if (step + 1) % config["every"] == 0 or step + 1 == config["steps"]:
             checkpoint = _big(save({"step": step, "total": total}), config.get("bytes", 0))
             ray.train.report({"step": step, "total": total}, checkpoint, checkpoint_dir_name=config.get("name"))
-
-
-def reporting(config: dict[str, Any]) -> None:
-    """`stepping`, which reports every step: those after the last checkpoint are reported again after a kill."""
-    state = restore() or {"step": -1, "total": 0}
-    rank = ray.train.get_context().get_world_rank()
-    first, total = state["step"] + 1, state["total"]
-    for step in range(first, config["steps"]):
-        note(config["trail"], rank=rank, step=step, first=first)
-        total += step
-        time.sleep(config.get("step_s", 0.1))
-        kept = (step + 1) % config["every"] == 0
-        ray.train.report({"step": step, "total": total}, save({"step": step, "total": total}) if kept else None)
+        elif config.get("report_all"):
+            ray.train.report({"step": step, "total": total})
 
 
 def _big(checkpoint: Any, size: int) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from plugin_core import LocalCluster, ScalingConfig, run
 from plugin_core.errors import StorageFullError
 from plugin_core.fenced_fs import SNAPSHOT
-from plugin_core.journal import JournalReader
+from plugin_core.journal import read_reports
 from plugin_core.rundir import RunDir
 from tests.chaos.tools import Proxy, Running, Trail, spec_at
 
@@ -100,7 +100,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
     journal.unlink()
     (tmp_path / "journal").rename(journal)
     assert running.result().metrics["total"] == sum(range(240))
-    steps = [entry["metrics"]["step"] for entry in JournalReader(running.rundir).read() if "report" in entry]
+    steps = [entry["metrics"]["step"] for entry in read_reports(running.rundir)]
     assert steps == list(range(2, 240, 3)), "every report is there, in order"
     assert trail.steps() == list(range(240))
 
@@ -119,4 +119,4 @@ def test_a_run_directory_of_schema_version_1_is_read(tmp_path: Path) -> None:
     result = rundir.result()
     assert result is not None
     assert (result.metrics["total"], result.run.attempt) == (15, 2)
-    assert [e["metrics"]["step"] for e in JournalReader(rundir).read() if "report" in e] == [2, 5]
+    assert [e["metrics"]["step"] for e in read_reports(rundir)] == [2, 5]

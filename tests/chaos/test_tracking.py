@@ -17,7 +17,7 @@ from tests.servers import mlflow_server
 from tests.tracking import comet_metric, history, run_id_of, tensorboard_events, wandb_records
 
 STEPS = 15
-REPORTING = {"train_loop_per_worker": "tests.chaos.loops:reporting"}
+LOOP = {"steps": STEPS, "report_all": True}
 
 
 def all_there(uri: str, running: Running, steps: int = STEPS) -> None:
@@ -37,15 +37,15 @@ def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_o
 ) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         trackers = [MLflow(tracking_uri=uri), WandB(mode="offline"), TensorBoard(), Comet(mode="offline")]
-        running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=trackers, **REPORTING), cluster)
+        running = Running(spec_at(tmp_path, trail.file, loop=LOOP, tracking=trackers), cluster)
         for number, step in enumerate((4, 7), start=1):
             trail.wait_for(step)
             kill(trail.entries(rank=1)[-1]["pid"])
-            wait_until(lambda count=number: len({entry["pid"] for entry in trail.entries()}) == count + 1)
+            trail.wait_for_process(number + 1)
         trail.wait_for(10)
         (controller,) = controllers(head.mark)
         kill(controller)
-        wait_until(lambda: len({entry["pid"] for entry in trail.entries()}) == 4)
+        trail.wait_for_process(4)
         trail.wait_for(13)
         (driver,) = drivers(running.rundir.uri)
         kill(driver)
@@ -69,8 +69,8 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
     (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         uri = stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
-        loop = {"steps": 100, "step_s": 0.5}
-        spec = spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri), **REPORTING)
+        loop = {**LOOP, "steps": 100, "step_s": 0.5}
+        spec = spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri))
         running = Running(spec, cluster)
         trail.wait_for(5)
         stack.close()
@@ -90,7 +90,7 @@ def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
 ) -> None:
     (port,) = free_ports(1)
     tracker = MLflow(tracking_uri=f"http://127.0.0.1:{port}")
-    running = Running(spec_at(tmp_path, trail.file, loop={"steps": STEPS}, tracking=tracker, **REPORTING), cluster)
+    running = Running(spec_at(tmp_path, trail.file, loop=LOOP, tracking=tracker), cluster)
     result = running.result()
     assert result.metrics["step"] == STEPS - 1
     (warning,) = result.warnings

@@ -59,6 +59,10 @@ class Trail:
             lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
         )
 
+    def wait_for_process(self, number: int) -> None:
+        """Until the `number`-th process has begun a step as rank 0."""
+        wait_until(lambda: len({entry["pid"] for entry in self.entries()}) == number)
+
     def repeated(self) -> int:
         return sum(count - 1 for count in Counter(self.steps()).values())
 

@@ -25,7 +25,7 @@ from plugin_core import (
     run,
 )
 from plugin_core.errors import ClusterRefusedError, InfeasibleError, SpecChangedError, StepCancelledError, UserCodeError
-from plugin_core.journal import JournalReader
+from plugin_core.journal import read_reports
 from plugin_core.local_head import Head
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig, FailureConfig
@@ -42,10 +42,6 @@ def train_spec(storage: str, name: str = "train", **fields: Any) -> TrainSpec:
         "train_loop_config": {"epochs": 3},
     }
     return TrainSpec(**{**defaults, **fields, "run_config": run_config})
-
-
-def reports(rundir: RunDir) -> list[dict[str, Any]]:
-    return [entry for entry in JournalReader(rundir).read() if "report" in entry]
 
 
 def chain(storage: str, rows: Path, cluster: Any) -> None:
@@ -117,7 +113,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(tmp_path: Path, cluster: Lo
     result = run(spec, cluster)
     assert result.metrics["epoch"] == 4
     assert result.run.attempt == 1
-    seen = [(entry["metrics"]["epoch"], entry["metrics"]["started_at"]) for entry in reports(RunDir.of(spec))]
+    seen = [(entry["metrics"]["epoch"], entry["metrics"]["started_at"]) for entry in read_reports(RunDir.of(spec))]
     assert (tmp_path / "died").exists()
     resumed_at = seen[-1][1]
     assert resumed_at in (2, 3), "the loop began again at its last checkpoint, at most one interval back"
@@ -148,7 +144,7 @@ def test_a_user_error_is_raised_with_the_users_traceback_and_a_retry_resumes(tmp
     assert RunDir.of(spec).receipts() == [1]
     with pytest.raises(UserCodeError):
         run(spec, cluster)
-    assert [entry["metrics"]["epoch"] for entry in reports(RunDir.of(spec))] == [0, 1], (
+    assert [entry["metrics"]["epoch"] for entry in read_reports(RunDir.of(spec))] == [0, 1], (
         "the second attempt began at epoch 2"
     )
 
@@ -175,7 +171,7 @@ def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: Loc
     thread = threading.Thread(target=call)
     thread.start()
     deadline = time.monotonic() + 120
-    while not reports(rundir) and time.monotonic() < deadline:
+    while not read_reports(rundir) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert run_sync(acancel(rundir, cluster)) == "cancelled"
     thread.join(60)

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
-from plugin_core.errors import InfrastructureError, SpecError
+from plugin_core.errors import FencedError, InfrastructureError, SpecError
 from plugin_core.rundir import RunDir
 from plugin_core.specs.tracking import Tracker
-from plugin_core.tracking import Feeds, check_packages
+from plugin_core.tracking import Feeds, make_backend
 from plugin_core.tracking.backend import Backend, Entry, numbers
 from plugin_core.tracking.feed import Feed
 from plugin_core.tracking.mlflow import _names
+from plugin_core.tracking.staged import Staged
 from plugin_core.tracking.subject import Subject
 from tests.steps_for_tests import counting_loop
 
@@ -52,10 +53,10 @@ def test_what_is_no_tracker_is_refused(given: Any, sentence: str) -> None:
     assert "hunter2" not in caught.value.message
 
 
-def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_what_installs_it(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SpecError, match=r"package comet_ml is not installed.*pip install 'ray-train-workflows\[comet\]'"):
-        check_packages([Comet()])
+        make_backend(Comet(), Subject(rundir, "train", 1))
 
 
 def test_numbers_of_a_report_are_those_a_tracker_can_draw() -> None:
@@ -195,3 +196,17 @@ def test_eight_runs_at_once_do_not_mix(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert {number: len(backend.entries) for number, backend in found.items()} == {n: 10 * n + 1 for n in range(8)}
+
+
+def test_an_older_attempt_that_wakes_up_leaves_the_newer_ones_files_alone(rundir: RunDir) -> None:
+    older, newer = (Staged(Subject(rundir, "train", attempt), "tensorboard") for attempt in (1, 2))
+    for staged in (older, newer):
+        (staged.folder / "events").write_text(str(staged.folder))
+    rundir.claim(1, "test", "test")
+    older.push()
+    rundir.claim(2, "test", "test")
+    newer.push()
+    with pytest.raises(FencedError, match="a later attempt owns"):
+        older.push()
+    (own,) = newer.place.names()
+    assert newer.place.child(own, "events").read() == str(newer.folder).encode()
