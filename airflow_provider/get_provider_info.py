@@ -65,6 +65,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "A JSON object, for every job: credentials of trackers and storage",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
+                    "env_files": {
+                        "label": "Files named by environment variables",
+                        "description": "A JSON object of variable and content, for every job: a tracker's credentials file",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
                     "autoscaling": {
                         "label": "Autoscaling",
                         "description": "Nodes may come later: a step that does not fit now waits instead of being refused",

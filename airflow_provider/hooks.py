@@ -30,8 +30,8 @@ class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
     * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
-      Extra: `verify`, `headers`, `autoscaling`, `env_vars` (of each job, as credentials), `dashboard_url` (where a
-      person's browser reaches it), and the defaults `storage_path` and `namespace`.
+      Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (of each job, as credentials), `dashboard_url`
+      (where a person's browser reaches it), and the defaults `storage_path` and `namespace`.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -102,6 +102,7 @@ def _place(connection: Any) -> Place:
         verify=_verify(extra.get("verify")),
         autoscaling=bool(extra.get("autoscaling")),
         env_vars=_object("env_vars", extra.get("env_vars")),
+        env_files=_object("env_files", extra.get("env_files")),
     )
     return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
 

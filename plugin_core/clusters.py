@@ -28,6 +28,9 @@ class Cluster(Protocol):
     def env_vars(self) -> dict[str, str]: ...
 
     @property
+    def env_files(self) -> dict[str, str]: ...
+
+    @property
     def identity(self) -> str:
         """Equal for two heads that cannot both live: the second one means that the first is gone."""
         ...
@@ -43,7 +46,9 @@ class RayCluster:
 
     `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may come later, so a step that does not fit
     now waits instead of being refused. `env_vars`: variables for every job there, as credentials of trackers and storage:
-    they go with the job's submit and into no spec, log or run directory. `ray-train-workflows` has to be installed there.
+    they go with the job's submit and into no spec, log or run directory. `env_files`: files that go along in the same way,
+    variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); there the variable names a file that
+    holds it. `ray-train-workflows` has to be installed there.
     """
 
     address: str
@@ -53,6 +58,7 @@ class RayCluster:
     autoscaling: bool = False
     python: str = "python"
     env_vars: dict[str, str] = field(default_factory=dict, repr=False)
+    env_files: dict[str, str] = field(default_factory=dict, repr=False)
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -76,13 +82,14 @@ class LocalCluster:
 
     It is started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus` is what it
     advertises when this step is the one that starts it (default: the machine's cores, but at least 4, so that two
-    workers and Ray Data fit on a small machine). `env_vars`: as in RayCluster.
+    workers and Ray Data fit on a small machine). `env_vars`, `env_files`: as in RayCluster.
     """
 
     num_cpus: int | None = None
     num_gpus: int | None = None
     idle_timeout_s: float = 300.0
     env_vars: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
+    env_files: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
     autoscaling: bool = field(default=False, init=False)
     shares_this_machine: bool = field(default=True, init=False)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from plugin_core import env_files
 from plugin_core.errors import EXIT_NOT_SHARED, FencedError, RayTrainWorkflowsError, StorageError
 from plugin_core.fence import Fence
 from plugin_core.results import AnyResult
@@ -57,6 +58,7 @@ def run_attempt(
                 attempt=attempt,
                 payload=rundir.read_payload(),
                 set_phase=lambda phase: setattr(watch, "phase", phase),
+                set_links=lambda links: setattr(watch, "links", links),
             )
             result = run_step(context)
             watch.look()
@@ -109,6 +111,7 @@ def _connect_job(runtime_env: dict[str, Any]) -> None:
 def main(uri: str, attempt: int, nonce: str) -> int:
     """One attempt as a Ray job; the exit code tells the class of error."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    env_files.write()
     rundir = RunDir.at(uri)
     receipt = rundir.receipt(attempt)
     if receipt is None:

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Event:
     """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`; a report
-    with the reading of its progress) or "log" (lines of the job)."""
+    with the reading of its progress), "link" (where a tracker shows the run: `data` has it by tracker) or "log" (lines
+    of the job)."""
 
     kind: str
     text: str
@@ -60,6 +61,7 @@ class Follower:
         self._journal = JournalReader(rundir)
         self._progress: Progress | None = None
         self._said = ""
+        self._linked: set[str] = set()
         self._log_seen: dict[str, int] = {}
         self._log_due = 0.0
 
@@ -112,6 +114,10 @@ class Follower:
                     self.tell(Event("phase", f"phase: {entry['phase']}", entry))
                 if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
                     await asyncio.sleep(0)
+        for tracker in look.links.keys() - self._linked:
+            self._linked.add(tracker)
+            link = look.links[tracker]
+            self.tell(Event("link", f"tracking.{tracker}: {link}", {tracker: link}))
         if job is not None and client is not None:
             await self._show_log(client, receipt.submission_id, final=job.terminal or action.do is Do.RETURN)
 

@@ -17,11 +17,12 @@ from plugin_core.sync import in_thread
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen, with the receipt and the job it was seen of."""
+    """What was seen, with the receipt and the job it was seen of, and where the run's trackers show it."""
 
     seen: Observed
     receipt: Receipt | None = None
     job: JobInfo | None = None
+    links: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class _Stored:
     receipt: Receipt | None = None
     end: AttemptEnd | None = None
     beat: Any = None
+    links: dict[str, str] = field(default_factory=dict)
 
 
 class Observer:
@@ -96,7 +98,9 @@ class Observer:
         seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
-        return Look(Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job)
+        return Look(
+            Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job, stored.links
+        )
 
     async def _begin(self) -> Limits:
         self.limits = (await in_thread(self.rundir.read_spec)).limits
@@ -128,6 +132,7 @@ class Observer:
             receipt=rundir.receipt(last) if last else None,
             end=rundir.end(last) if last else None,
             beat=(last, heartbeat.counter if heartbeat else None),
+            links=heartbeat.links if heartbeat else {},
         )
 
     async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:

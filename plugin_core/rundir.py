@@ -99,9 +99,12 @@ class Position:
 
 @dataclass(frozen=True)
 class Heartbeat:
+    """`links`: where the run's trackers show it."""
+
     counter: int
     phase: str
     elapsed_s: float = 0.0
+    links: dict[str, str] = field(default_factory=dict)
 
 
 def run_name(*parts: str) -> str:

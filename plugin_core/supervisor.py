@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 
+from plugin_core import env_files
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
 from plugin_core.data import check_functions_and_data
 from plugin_core.decide import TERMINAL, Action, Do, Job, decide
@@ -44,6 +45,7 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
 
     `request`: the engine's mark of who asks, for tasks that a person may ask for again (see `generations`).
     """
+    env_files.as_variables(cluster.env_files)
     await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
     rundir, remark = await in_thread(lay_down, spec, request)
     if remark and listener is not None:
@@ -212,7 +214,7 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             # what the spec says wins; the cluster's variables, which may be secret, are kept nowhere
-            variables = self.cluster.env_vars
+            variables = {**self.cluster.env_vars, **env_files.as_variables(self.cluster.env_files)}
             runtime_env = spec.with_runtime_env({"env_vars": variables} if variables else {}).runtime_env
             await client.submit(receipt.submission_id, command, runtime_env, metadata)
         except ClusterUnreachableError as exc:

@@ -54,6 +54,7 @@ class FakeCluster:
     answering: bool = True
     log: str = "a line of the fake job\n"
     env_vars: dict[str, str] = field(default_factory=dict)
+    env_files: dict[str, str] = field(default_factory=dict)
     runtime_envs: list[dict[str, Any]] = field(default_factory=list)
     jobs: dict[str, str] = field(default_factory=dict)
     submits: int = 0

@@ -61,6 +61,7 @@ class Watch:
         self._wake, self._closing = os.pipe()
         self._watched = [self._wake] if signals is None else [self._wake, signals]
         self.phase = "starting"
+        self.links: dict[str, str] = {}
         self._thread = threading.Thread(target=self._loop, daemon=True, name="watch")
 
     def __enter__(self) -> Watch:
@@ -105,7 +106,8 @@ class Watch:
                 if ready:
                     raise Terminated("the driver was told to stop (SIGTERM)")
                 self._counter += 1
-                self._rundir.beat(self._attempt, Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1)))
+                beat = Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1), self.links)
+                self._rundir.beat(self._attempt, beat)
             except StorageError as exc:
                 if ready:
                     self._stop(Terminated(f"the driver was told to stop (SIGTERM); {exc.message}"))

@@ -51,6 +51,9 @@ class RayCluster(Block):
     env_vars: SecretDict | None = Field(
         None, description="Environment variables of each job, as a tracker's credentials; kept in no run directory."
     )
+    env_files: SecretDict | None = Field(
+        None, description="Content by environment variable, which names a file with it in each job: credentials files."
+    )
     autoscaling: bool = Field(False, description="Nodes may come later: wait instead of refusing what does not fit.")
     python: str = Field("python", description="The Python on the cluster that has ray-train-workflows installed.")
     dashboard_url: str | None = Field(None, description="Where a person's browser reaches the dashboard, for links.")
@@ -70,9 +73,9 @@ class RayCluster(Block):
 
     def get_cluster(self) -> Cluster:
         """The cluster as the core knows it."""
-        env_vars = _revealed(self.env_vars)
+        env_vars, env_files = _revealed(self.env_vars), _revealed(self.env_files)
         if not self.address:
-            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars)
+            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars, env_files)
         return CoreCluster(
             self.address,
             token=self.token.get_secret_value() if self.token else None,
@@ -81,6 +84,7 @@ class RayCluster(Block):
             autoscaling=self.autoscaling,
             python=self.python,
             env_vars=env_vars,
+            env_files=env_files,
         )
 
     def test(self) -> str:

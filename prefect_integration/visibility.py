@@ -47,11 +47,15 @@ class Board:
         self._text = self._shown = ""
         self._progress_id: Any = None
         self._attempt = self._linked = 0
+        self._trackers: dict[str, str] = {}
+        self._trackers_shown: set[str] = set()
 
     def note(self, event: Event) -> None:
         """Take in an event; nothing is sent yet."""
         if event.kind == "report":
             self._reading, self._text = event.reading, event.text
+        if event.kind == "link":
+            self._trackers |= event.data
         self._attempt = event.data.get("attempt", self._attempt)
 
     async def remember(self, cluster: dict[str, Any]) -> None:
@@ -72,6 +76,11 @@ class Board:
                 )
                 await artifact.acreate(client)
             self._linked = self._attempt
+        for tracker in self._trackers.keys() - self._trackers_shown:
+            if (link := self._trackers[tracker]).startswith("http"):
+                key, text = f"{self._slug}-{tracker}", f"The step's run in {tracker}"
+                await LinkArtifact(key=key, link=link, link_text=tracker, description=text).acreate(client)
+            self._trackers_shown.add(tracker)
         if self._reading.fraction is not None and self._text != self._shown:
             await self._show_progress(client, 100 * self._reading.fraction)
 
@@ -86,6 +95,7 @@ class Board:
     async def finish(self, result: AnyResult | None) -> None:
         """The table of the reports, and a page with their plot. `result` None: the step failed."""
         reports = await in_thread(read_reports, self._rundir)
+        self._trackers |= result.tracking if result is not None else {}
         async with get_client() as client:
             await self.publish(client)
             if result is not None and self._progress_id is not None:
@@ -93,10 +103,6 @@ class Board:
             if reports:
                 rows = report.metric_rows(reports)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
-            for tracker, link in result.tracking.items() if result is not None else ():
-                if link.startswith("http"):
-                    key, text = f"{self._slug}-{tracker}", f"The step's run in {tracker}"
-                    await LinkArtifact(key=key, link=link, link_text=tracker, description=text).acreate(client)
             page = await in_thread(report.markdown, self._rundir, result, reports)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 

@@ -24,6 +24,8 @@ class StepContext:
     attempt: int
     payload: dict[str, Any]
     set_phase: Callable[[str], None]
+    #: says where the trackers show the run, by tracker
+    set_links: Callable[[dict[str, str]], None] = lambda links: None
     #: for rank 0 and for the others, by which native calls of a tracker find its run, or none
     worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
@@ -59,6 +61,8 @@ def run_step(context: StepContext, **options: Any) -> AnyResult:
 
     kind = context.spec.kind  # type: ignore[attr-defined]
     with tracked(context) as feeds:
+        if context.rundir.uri == context.rundir.outermost.uri:
+            context.set_links(feeds.links)
         context = replace(context, worker_environment=feeds.worker_environment)
         result: AnyResult = importlib.import_module(f"plugin_core.steps.{kind}").run(context, **options)
         return with_tracking(result, feeds)

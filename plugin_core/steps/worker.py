@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from plugin_core import env_files
 from plugin_core.functions import call_with
 from plugin_core.jsonsafe import json_safe
 
@@ -60,6 +61,7 @@ def _install(options: WorkerOptions) -> None:
     from ray.train.v2._internal.execution.context import get_train_context
 
     context = get_train_context()
+    env_files.write()
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
     # what a killed worker group of this attempt left half uploaded keeps its number
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0

@@ -426,12 +426,21 @@ def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
 
 def test_the_clusters_variables_go_with_the_submit_and_are_kept_nowhere(tmp_path: Path) -> None:
     spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
-    with FakeCluster(env_vars={"A": "of the cluster", "WANDB_API_KEY": "hunter2"}) as cluster:
+    secrets = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
+    with FakeCluster(env_vars=secrets, env_files={"DATABRICKS_CONFIG_FILE": "token = hunter2"}) as cluster:
         told: list[Event] = []
         run(spec, cluster, told.append)
-    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2"}}]
+    file = {"RAYTRAIN_FILE_DATABRICKS_CONFIG_FILE": "token = hunter2"}
+    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2", **file}}]
     assert not any("hunter2" in event.text for event in told)
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert kept
     assert not any(b"hunter2" in path.read_bytes() for path in kept)
-    assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}))
+    assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}, env_files={"F": "hunter2"}))
+
+
+def test_a_file_that_is_too_large_to_go_along_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    with FakeCluster(env_files={"CA": "x" * 65_537}) as cluster:
+        with pytest.raises(SpecError, match=r"env_files.CA: given 65537 characters; accepted are at most 65536"):
+            run(spec_at(tmp_path), cluster)
+        assert cluster.submits == 0

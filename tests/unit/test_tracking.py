@@ -10,8 +10,12 @@ import pytest
 
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
-from plugin_core.rundir import RunDir
+from plugin_core.follow import Event
+from plugin_core.rundir import Heartbeat, RunDir
 from plugin_core.specs.tracking import Tracker
+from plugin_core.supervisor import Supervisor
+from plugin_core.sync import run_sync
+from plugin_core.testing import FakeCluster
 from plugin_core.tracking import Feeds, make_backend
 from plugin_core.tracking.backend import Backend, Entry, numbers
 from plugin_core.tracking.feed import Feed
@@ -210,3 +214,19 @@ def test_an_older_attempt_that_wakes_up_leaves_the_newer_ones_files_alone(rundir
         older.push()
     (own,) = newer.place.names()
     assert newer.place.child(own, "events").read() == str(newer.folder).encode()
+
+
+def test_where_a_tracker_shows_the_run_is_told_once_while_it_goes_on(rundir: RunDir) -> None:
+    told: list[Event] = []
+
+    async def look_three_times() -> None:
+        supervisor = Supervisor(rundir, cluster, listener=told.append)
+        for looks in range(3):
+            await supervisor.step()
+            rundir.beat(1, Heartbeat(2 + looks, "training", 0.0, {"mlflow": "http://host/#/run"}))
+        await supervisor.close()
+
+    with FakeCluster(plays=["hang"]) as cluster:
+        run_sync(look_three_times())
+    links = [(event.text, event.data) for event in told if event.kind == "link"]
+    assert links == [("tracking.mlflow: http://host/#/run", {"mlflow": "http://host/#/run"})]
