@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from plugin_core.specs.tracking import Comet
@@ -13,11 +14,13 @@ class CometBackend(Backend):
     config: Comet
 
     def begin(self) -> int:
+        offline = self.config.mode == "offline"
+        if offline:
+            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # its own reports go out by the network
         import comet_ml
 
         subject = self.subject
         self._key = subject.key[:40]
-        offline = self.config.mode == "offline"
         self._staged = Staged(subject, "comet") if offline else None
         settings = comet_ml.ExperimentConfig(
             name=subject.name,

@@ -13,6 +13,7 @@ from typing import Any
 from plugin_core.errors import SpecError
 from plugin_core.results import CheckpointRef
 from plugin_core.specs.tracking import MLflow
+from plugin_core.storage import Location
 from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 
 #: How far the run is, as a tag: the index of the last report that it has.
@@ -129,6 +130,8 @@ class MLflowBackend(Backend):
         self._client.log_batch(self._run_id, tags=tags)
 
     def _upload(self, checkpoint: str) -> None:
+        if not Location.of(checkpoint).names():
+            return  # the run keeps only its best or latest, and this one is gone
         with CheckpointRef(uri=checkpoint).as_directory() as folder:
             self._client.log_artifacts(self._run_id, folder, f"checkpoints/{checkpoint.rstrip('/').rpartition('/')[2]}")
 

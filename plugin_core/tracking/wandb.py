@@ -15,11 +15,13 @@ class WandBBackend(Backend):
     config: WandB
 
     def begin(self) -> int:
+        self._offline = (self.config.mode or os.environ.get("WANDB_MODE", "online")) == "offline"
+        if self._offline:
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own reports go out by the network
         import wandb
 
         subject = self.subject
         self._id = subject.key[:16]
-        self._offline = (self.config.mode or os.environ.get("WANDB_MODE", "online")) == "offline"
         self._staged = Staged(subject, "wandb") if self._offline else None
         # nothing of the driver's own: neither its output nor the machine's figures
         settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_meta=True, silent=True)

@@ -22,6 +22,7 @@ from tests.tracking import comet_metric, history, run_id_of, tensorboard_events,
 #: As two attempts leave it: the first was killed after its checkpoint 3 and two reports more, which the second repeats.
 INDICES = [1, 2, 3, 4, 5, 4, 5, 6, 7]
 STEPS = [1, 2, 3, 4, 5, 6, 7]
+CHECKPOINTS = {3: "checkpoint_a001_000003", 7: "checkpoint_a002_000007"}
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,7 @@ def finished(tmp_path: Path, tracker: Any, name: str = "run", metrics: Any = Non
         attempt = 1 if number <= 5 else 2
         entry = {"attempt": attempt, "time": 1000.0 + number, "report": number, "index": index}
         given = {"loss": 1 / index, "epoch": index - 1, "attempt": attempt} if metrics is None else metrics
-        checkpoint = "checkpoint_a001_000003" if index == 3 else None
-        lines[attempt].append(json.dumps({**entry, "metrics": given, "checkpoint": checkpoint}))
+        lines[attempt].append(json.dumps({**entry, "metrics": given, "checkpoint": CHECKPOINTS.get(index)}))
     for attempt in (1, 2):
         rundir.claim(attempt, "test", "test")
         rundir.step.child("journal", f"{attempt:03}-0001.jsonl").write("\n".join(lines[attempt]).encode() + b"\n")
@@ -76,7 +76,7 @@ def test_mlflow_has_one_run_with_every_step_once_however_often_it_is_logged(serv
     assert run.data.params["scaling_config.num_workers"] == "1"
     assert run.data.tags["team"] == "a"
     assert run.data.tags["raytrain.run"] == rundir.uri
-    assert run.data.tags["raytrain.checkpoint"] == f"{rundir.uri}/checkpoint_a001_000003"
+    assert run.data.tags["raytrain.checkpoint"] == f"{rundir.uri}/checkpoint_a002_000007"
     assert links["mlflow"] == f"{server}/#/experiments/{experiment.experiment_id}/runs/{run_id}"
 
 
@@ -127,6 +127,18 @@ def test_a_run_of_the_users_own_is_logged_into(server: str, tmp_path: Path) -> N
     replay(finished(tmp_path, MLflow(tracking_uri=server, run_id=own)))
     assert [step for step, _ in history(server, own, "loss")] == STEPS
     assert client.get_run(own).info.run_name == "mine"
+
+
+def test_mlflow_has_the_checkpoints_that_the_run_keeps_where_asked(server: str, tmp_path: Path) -> None:
+    rundir = finished(tmp_path, MLflow(tracking_uri=server, log_checkpoints=True))
+    rundir.location.child(CHECKPOINTS[7], "state.json").write(b"{}")  # and the other is deleted
+    replay(rundir)
+    artifacts = mlflow.artifacts.list_artifacts(run_id=run_id_of(rundir), tracking_uri=server, artifact_path="checkpoints")
+    assert [artifact.path for artifact in artifacts] == ["checkpoints/checkpoint_a002_000007"]
+    folder = mlflow.artifacts.download_artifacts(
+        run_id=run_id_of(rundir), tracking_uri=server, artifact_path=artifacts[0].path
+    )
+    assert Path(folder, "state.json").read_text() == "{}"
 
 
 def test_tensorboard_reads_every_step_once_from_the_run_directory(tmp_path: Path) -> None:
