@@ -86,10 +86,17 @@ class MLflowBackend(Backend):
         return f"{started}Run directory: `{self.subject.rundir.uri}`"
 
     def _experiment(self) -> str:
+        from mlflow.exceptions import MlflowException
+
         name = self.config.experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
         found = self._client.get_experiment_by_name(name)
         if found is None:
-            return str(self._client.create_experiment(name))
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException as exc:
+                if exc.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self._client.get_experiment_by_name(name)  # another run was first
         if found.lifecycle_stage == "deleted":
             raise SpecError(
                 f"tracking.mlflow.experiment_name: given {name!r}, which is deleted; accepted is another,"

@@ -129,6 +129,24 @@ def test_a_run_of_the_users_own_is_logged_into(server: str, tmp_path: Path) -> N
     assert client.get_run(own).info.run_name == "mine"
 
 
+def test_eight_runs_at_once_are_eight_in_a_new_experiment(server: str, tmp_path: Path) -> None:
+    metrics = [{"number": number} for number in range(8)]
+    rundirs = [
+        finished(tmp_path, MLflow(tracking_uri=server, experiment_name="eight"), f"run-{number}", metrics=metrics[number])
+        for number in range(8)
+    ]
+    commands = [[sys.executable, "-m", "plugin_core.cli", "track", rundir.uri] for rundir in rundirs]
+    processes = [subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for command in commands]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, errors
+    client = mlflow.MlflowClient(server)
+    experiment = client.get_experiment_by_name("eight")
+    assert experiment is not None
+    assert len(client.search_runs([experiment.experiment_id])) == 8
+    for number, rundir in enumerate(rundirs):
+        assert history(server, run_id_of(rundir), "number") == [(step, number) for step in STEPS]
+
+
 def test_mlflow_has_the_checkpoints_that_the_run_keeps_where_asked(server: str, tmp_path: Path) -> None:
     rundir = finished(tmp_path, MLflow(tracking_uri=server, log_checkpoints=True))
     rundir.location.child(CHECKPOINTS[7], "state.json").write(b"{}")  # and the other is deleted
