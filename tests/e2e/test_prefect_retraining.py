@@ -127,7 +127,7 @@ def test_a_schedule_fires_and_two_retrainings_never_overlap(
     client: SyncPrefectClient, deployment: DeploymentResponse, storage: Path
 ) -> None:
     schedule = DeploymentScheduleCreate(
-        schedule=IntervalSchedule(interval=timedelta(seconds=5)), parameters={"storage": str(storage), **QUICK}
+        schedule=IntervalSchedule(interval=timedelta(minutes=1)), parameters={"storage": str(storage), **QUICK}
     )
     (created,) = client._client.post(
         f"/deployments/{deployment.id}/schedules", json=[json.loads(schedule.model_dump_json(exclude_unset=True))]
