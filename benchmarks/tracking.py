@@ -1,4 +1,4 @@
-"""What tracking costs a training: `make bench-tracking`, or `python -m benchmarks.tracking [REPORTS]`.
+"""What tracking costs a training: `make bench-tracking`, or `python -m benchmarks.tracking [REPORTS [PAIRS]]`.
 
 The same training of REPORTS reports (as many a second as Ray Train takes) without a tracker and with a real MLflow server
 and TensorBoard, on one warm Ray head in one run. The time is that from the first report to the last.
@@ -44,7 +44,7 @@ def seconds(folder: Path, name: str, reports: int, trackers: list[Any]) -> float
     return float(last - first)
 
 
-def main(reports: int) -> None:
+def main(reports: int = 5000, pairs: int = 1) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         with embedded_head(folder / "ray"), mlflow_server(folder / "mlflow") as uri:
@@ -52,7 +52,7 @@ def main(reports: int) -> None:
             seconds(folder, "warm", 10, [])
             rows = [
                 (seconds(folder, f"bare-{n}", reports, []), seconds(folder, f"tracked-{n}", reports, trackers))
-                for n in range(2)
+                for n in range(pairs)
             ]
     table = Table("pair", "bare s", "tracked s", "tracked ÷ bare", title=f"{reports} reports of 4 metrics")
     for number, (bare, tracked) in enumerate(rows):
@@ -61,4 +61,4 @@ def main(reports: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 5000)
+    main(*map(int, sys.argv[1:]))
