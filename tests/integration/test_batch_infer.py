@@ -22,22 +22,28 @@ from tests.heads import Memory, OwnHead
 
 
 class Doubler:
-    """Twice `x`; slow where the test wants to have time to kill something, and it tells who runs."""
+    """Twice `x`; slow where the test wants to have time to kill something, and it tells who runs; its twentieth batch waits
+    until the file `hold` is there."""
 
-    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0):
+    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0, hold: str = ""):
         self.sleep_s = sleep_s
+        self.hold = Path(hold) if hold else None
+        self.batches = 0
         if pids:
             Path(pids, str(os.getpid())).touch()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.sleep_s)
+        self.batches += 1
+        while self.hold is not None and self.batches == 20 and not self.hold.exists():
+            time.sleep(0.05)
         kept = {name: values for name, values in batch.items() if name != "ballast"}
         return {**kept, "twice": 2 * batch["x"]}
 
 
 class Halver(Doubler):
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return {name: values[::2] for name, values in batch.items()}
+        return {name: values[batch["key"] % 2 == 0] for name, values in batch.items()}
 
 
 @pytest.fixture
@@ -152,10 +158,11 @@ def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
 ) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    given = spec(tmp_path, checkpoint, rows, config={"pids": str(pids), "sleep_s": 0.1}, output_path=str(tmp_path / "out"))
-    running = Running(given, cluster)
+    config = {"pids": str(pids), "hold": str(tmp_path / "go")}
+    running = Running(spec(tmp_path, checkpoint, rows, config=config, output_path=str(tmp_path / "out")), cluster)
     wait_until(lambda: list((tmp_path / "out" / "attempt-001").glob("*.parquet")))
     kill(int(next(pids.iterdir()).name))
+    (tmp_path / "go").touch()
     result = running.result(240)
     assert result.run.attempt == 1
     assert len(list(pids.iterdir())) == 2
