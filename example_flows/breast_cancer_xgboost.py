@@ -19,6 +19,7 @@ if __name__ == "__main__":
 
 from prefect import flow, task
 
+from example_flows.tables import write_tables
 from plugin_core import EvaluateSpec, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.results import EvaluationResult, TrainResult
 from plugin_core.storage import Location
@@ -31,19 +32,14 @@ LABEL = "target"
 def make_data(folder: str) -> dict[str, str]:
     """Write `train.parquet` and `test.parquet` under `folder`: 30 features and `target`, 1 for benign."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from sklearn.datasets import load_breast_cancer
     from sklearn.model_selection import train_test_split
 
     frame = load_breast_cancer(as_frame=True).frame
-    written = {}
-    for name, rows in zip(("train", "test"), train_test_split(frame, test_size=0.25, random_state=7), strict=True):
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), sink)
-        file = Location.of(folder).child(f"{name}.parquet")
-        file.create(sink.getvalue().to_pybytes())
-        written[name] = file.uri
-    return written
+    parts = [
+        pa.Table.from_pandas(part, preserve_index=False) for part in train_test_split(frame, test_size=0.25, random_state=7)
+    ]
+    return write_tables(folder, dict(zip(("train", "test"), parts, strict=True)))
 
 
 def judge(checkpoint: Any, dataset: Any) -> dict[str, float]:

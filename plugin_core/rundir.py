@@ -158,6 +158,10 @@ class RunDir:
         """The run that this one is within, and which has the attempts; itself where it is within none."""
         return RunDir.at(self.location.before(CHILDREN).uri)
 
+    @property
+    def is_outermost(self) -> bool:
+        return self.outermost.uri == self.uri
+
     # ---- what runs
 
     def exists(self) -> bool:

@@ -61,7 +61,7 @@ def run_step(context: StepContext, **options: Any) -> AnyResult:
 
     kind = context.spec.kind  # type: ignore[attr-defined]
     with tracked(context) as feeds:
-        if context.rundir.uri == context.rundir.outermost.uri:
+        if context.rundir.is_outermost:
             context.set_links(feeds.links)
         context = replace(context, worker_environment=feeds.worker_environment)
         result: AnyResult = importlib.import_module(f"plugin_core.steps.{kind}").run(context, **options)

@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     from plugin_core.results import AnyResult
     from plugin_core.steps import StepContext
 
-#: tracker (and its module here) → the package it needs and the extra that installs it
-PACKAGES = {
-    "mlflow": ("mlflow", "mlflow"),
-    "wandb": ("wandb", "wandb"),
-    "tensorboard": ("tensorboard", "tensorboard"),
-    "comet": ("comet_ml", "comet"),
-}
+#: tracker (also its module here, and the extra that installs it) → the package it needs
+PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
 #: Seconds that a training waits for its trackers to begin, so that the workers know the tracking run; and that its end
 #: waits for a tracker which does not get any further.
 BEGIN_S, STALL_S = 20.0, 20.0
@@ -121,9 +116,11 @@ def tracked(context: StepContext) -> Iterator[Feeds]:
     attempt goes on with leaves it running."""
     from plugin_core.failures import classify
 
-    trackers = context.spec.tracking
-    subject = Subject.of(context) if trackers else None
-    feeds = Feeds([Feed(context.rundir, make_backend(config, subject)) for config in trackers if subject])
+    if not context.spec.tracking:
+        yield Feeds([])
+        return
+    subject = Subject.of(context)
+    feeds = Feeds([Feed(context.rundir, make_backend(config, subject)) for config in context.spec.tracking])
     _open.add(feeds)
     try:
         feeds.begin()
@@ -163,7 +160,7 @@ def status_of(outcome: str) -> str:
 def make_backend(config: Tracker, subject: Subject) -> Backend:
     """Raises SpecError where the tracker's package is missing here."""
     name: str = config.type  # type: ignore[attr-defined]
-    require("tracking", name, *PACKAGES[name])
+    require("tracking", name, PACKAGES[name], extra=name)
     module = importlib.import_module(f"plugin_core.tracking.{name}")
     backend: Backend = module.BACKEND(config, subject)
     return backend

@@ -95,4 +95,4 @@ def _parent(context: StepContext) -> RunDir | None:
     rundir = context.rundir
     if (checkpoint := getattr(context.spec, "checkpoint", None)) is not None and (home := home_of(checkpoint.uri)):
         return home
-    return rundir.outermost if rundir.outermost.uri != rundir.uri else None
+    return None if rundir.is_outermost else rundir.outermost

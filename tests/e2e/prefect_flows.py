@@ -13,6 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 from pydantic import SecretStr
 
+from example_flows.tables import write_tables
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage import Location
@@ -42,13 +43,8 @@ def training(storage: str, **config: Any) -> TrainSpec:
 
 def rows(storage: str) -> str:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"x": list(range(10))}), sink)
-    file = Location.of(storage).child("rows.parquet")
-    file.create(sink.getvalue().to_pybytes())
-    return file.uri
+    return write_tables(storage, {"rows": pa.table({"x": list(range(10))})})["rows"]
 
 
 @flow(retries=1)

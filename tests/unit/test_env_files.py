@@ -5,7 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from plugin_core import env_files
+import pytest
+
+from plugin_core import RayCluster, env_files, run
+from plugin_core.errors import SpecError
+from plugin_core.follow import Event
+from plugin_core.testing import FakeCluster
+from tests.unit.fake_steps import spec_at
 
 PROGRAM = """
 import os
@@ -25,3 +31,25 @@ def test_the_variable_names_a_file_of_the_owners_alone_that_goes_with_the_proces
     assert (Path(path).parent, mode) == (tmp_path, "0o600")
     assert content.startswith("token = hunter2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_clusters_variables_go_with_the_submit_and_are_kept_nowhere(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
+    secrets = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
+    with FakeCluster(env_vars=secrets, env_files={"DATABRICKS_CONFIG_FILE": "token = hunter2"}) as cluster:
+        told: list[Event] = []
+        run(spec, cluster, told.append)
+    file = {"RAYTRAIN_FILE_DATABRICKS_CONFIG_FILE": "token = hunter2"}
+    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2", **file}}]
+    assert not any("hunter2" in event.text for event in told)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"hunter2" in path.read_bytes() for path in kept)
+    assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}, env_files={"F": "hunter2"}))
+
+
+def test_a_file_that_is_too_large_to_go_along_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
+    with FakeCluster(env_files={"CA": "x" * 65_537}) as cluster:
+        with pytest.raises(SpecError, match=r"env_files.CA: given 65537 characters; accepted are at most 65536"):
+            run(spec_at(tmp_path), cluster)
+        assert cluster.submits == 0

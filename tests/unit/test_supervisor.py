@@ -1,7 +1,6 @@
 """The loop around `decide`, against the fake cluster: real HTTP, real run directories, played jobs."""
 
 import asyncio
-import json
 import signal
 import threading
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from plugin_core import EvaluateSpec, LocalCluster, RayCluster, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core import EvaluateSpec, LocalCluster, RayCluster, ScalingConfig, TrainSpec, run
 from plugin_core.decide import Do, Job, decide
 from plugin_core.errors import (
     ClusterRefusedError,
@@ -28,14 +27,7 @@ from plugin_core.rundir import Intent, RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
 from plugin_core.testing import FakeCluster
-
-LOOP = "tests.steps_for_tests:counting_loop"
-
-
-def spec_at(tmp_path: Path, **fields: Any) -> TrainSpec:
-    fields.setdefault("limits", Limits(heartbeat_ttl_s=0.2))
-    run_config = RunConfig(name="run", storage_path=str(tmp_path))
-    return TrainSpec(**{"train_loop_per_worker": LOOP, "framework": "python", "run_config": run_config, **fields})
+from tests.unit.fake_steps import LOOP, spec_at
 
 
 def test_a_step_runs_and_its_result_is_returned(tmp_path: Path) -> None:
@@ -241,14 +233,6 @@ def test_an_interrupt_reaches_a_run_that_was_called_where_an_event_loop_runs() -
     assert told == ["cancelled"]
 
 
-def test_log_reports_and_decisions_are_told(tmp_path: Path) -> None:
-    events: list[Event] = []
-    with FakeCluster() as cluster:
-        run(spec_at(tmp_path), cluster, events.append)
-    assert [event.text for event in events if event.kind == "log"] == ["a line of the fake job"]
-    assert events[0].text == "submit the next attempt: nothing has run yet"
-
-
 class TestRefusedBeforeAnythingIsSubmitted:
     def refused(self, cluster: Any, spec: Any, error: type[Exception], words: str) -> None:
         with pytest.raises(error, match=words):
@@ -366,81 +350,3 @@ def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None
         assert list(cluster.jobs.values()) == ["RUNNING"]
         assert rundir.end(2) is None
         assert rundir.intent().cancel_through == 1
-
-
-def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses_nothing(tmp_path: Path) -> None:
-    """A trigger is cancelled and made again elsewhere, while the journal grows."""
-    told: list[Event] = []
-
-    async def followed(rundir: RunDir, cluster: FakeCluster, reader: str, until: int) -> None:
-        reached = asyncio.Event()
-
-        def hear(event: Event) -> None:
-            told.append(event)
-            kinds = [each.kind for each in told]
-            if kinds.count("report") == until and "log" in kinds:
-                reached.set()
-
-        supervisor = Supervisor(rundir, cluster, since_attempt=0, listener=hear, reader=reader)
-        following = asyncio.create_task(supervisor.run())
-        await reached.wait()
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-
-    def report(rundir: RunDir, number: int) -> None:
-        lines = [{"attempt": 1, "time": float(n), "report": n, "metrics": {}} for n in range(number + 1)]
-        rundir.step.child("journal/001-0001.jsonl").write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-
-    with FakeCluster(plays=["hang"]) as cluster:
-        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
-        run_sync(Supervisor(rundir, cluster).submit())
-        for number, reader in enumerate(("try 1", "try 1", "try 1")):
-            report(rundir, number)
-            run_sync(followed(rundir, cluster, reader, number + 1))
-        assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
-        assert [event.text for event in told if event.kind == "log"] == ["a line of the fake job"]
-        told.clear()
-        run_sync(followed(rundir, cluster, "try 2", 3))
-    assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
-
-
-def test_a_listener_that_fails_misses_an_event_and_the_step_goes_on(tmp_path: Path) -> None:
-    told = []
-
-    def broken(event: Event) -> None:
-        told.append(event.kind)
-        raise IndexError("list index out of range")
-
-    with FakeCluster() as cluster:
-        assert run(spec_at(tmp_path), cluster, broken).run.attempt == 1
-    assert {"state", "log"} <= set(told)
-
-
-@pytest.mark.parametrize("log", ["", "\n", "\n\n\n"])
-def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
-    told: list[Event] = []
-    with FakeCluster(log=log) as cluster:
-        run(spec_at(tmp_path), cluster, told.append)
-    assert [event for event in told if event.kind == "log"] == []
-
-
-def test_the_clusters_variables_go_with_the_submit_and_are_kept_nowhere(tmp_path: Path) -> None:
-    spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
-    secrets = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
-    with FakeCluster(env_vars=secrets, env_files={"DATABRICKS_CONFIG_FILE": "token = hunter2"}) as cluster:
-        told: list[Event] = []
-        run(spec, cluster, told.append)
-    file = {"RAYTRAIN_FILE_DATABRICKS_CONFIG_FILE": "token = hunter2"}
-    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2", **file}}]
-    assert not any("hunter2" in event.text for event in told)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert kept
-    assert not any(b"hunter2" in path.read_bytes() for path in kept)
-    assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}, env_files={"F": "hunter2"}))
-
-
-def test_a_file_that_is_too_large_to_go_along_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
-    with FakeCluster(env_files={"CA": "x" * 65_537}) as cluster:
-        with pytest.raises(SpecError, match=r"env_files.CA: given 65537 characters; accepted are at most 65536"):
-            run(spec_at(tmp_path), cluster)
-        assert cluster.submits == 0
