@@ -5,16 +5,17 @@ BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking clean
+.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking horovod framework-table clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
 	@echo "make demo-airflow  the same as a DAG in a real Airflow"
-	@echo "make examples      searching, retraining and predicting, month after month, in Prefect and in a real Airflow"
+	@echo "make examples      searching, retraining, predicting, and each framework, in Prefect and in a real Airflow"
 	@echo "make test          lint, types and tests"
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make horovod       build Horovod from its sources, and install it"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
@@ -34,6 +35,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing (about two minutes) ..."
 	@$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
+	@$(PIP) install --no-compile --no-deps -c constraints.txt tf-keras # it asks for tensorflow where tensorflow-cpu is
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo
@@ -42,12 +44,14 @@ demo: $(VENV)/.demo
 demo-airflow: $(VENV)/.dev
 	@$(BIN)/python example_dags/demo.py
 
-# the loop of retraining on both engines, from an empty registry
+# the loop of retraining on both engines, from an empty registry; and every framework that is installed
 examples: $(VENV)/.dev
 	@rm -rf .demo/loop
 	@$(BIN)/python -m example_flows.loop .demo/loop
 	@$(BIN)/python -m example_flows.tune_pbt
 	@$(BIN)/python example_dags/demo.py tune_and_train loop
+	@$(BIN)/python -m example_flows.frameworks
+	@$(BIN)/python example_dags/demo.py frameworks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -86,6 +90,12 @@ bench-tune: $(VENV)/.dev
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking
 
+# the suite of the frameworks, and its results as the table of docs/frameworks.md
+framework-table: $(VENV)/.dev
+	@mkdir -p build
+	$(BIN)/pytest tests/integration/test_frameworks.py -q --durations=15 --junitxml=build/frameworks.xml
+	@$(BIN)/python -m tests.framework_table build/frameworks.xml
+
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15
 
@@ -102,5 +112,23 @@ $(VENV)-prefect/.dev: pyproject.toml constraints-prefect.txt
 	@$(VENV)-prefect/bin/python -m pip --disable-pip-version-check -q install --no-compile --no-deps -e .
 	@touch $@
 
+# Horovod publishes no wheel, and its CMake asks for C++14 where torch's headers need C++20; a few minutes, kept in .wheels
+HOROVOD = 0.28.1
+horovod: $(VENV)/.horovod
+
+$(VENV)/.horovod: $(VENV)/.dev .wheels/built
+	@$(PIP) install --no-deps .wheels/horovod-$(HOROVOD)-*.whl
+	@touch $@
+
+.wheels/built: constraints.txt | $(VENV)/.dev
+	@mkdir -p .wheels/build
+	@printf '#!/bin/sh\nexec g++ "$$@" -std=c++20\n' > .wheels/build/cxx20 && chmod +x .wheels/build/cxx20
+	@$(PIP) install --target .wheels/build/site --upgrade --no-deps 'setuptools<81' wheel
+	@echo "building Horovod $(HOROVOD) ..."
+	@PYTHONPATH=$(abspath .wheels/build/site) CXX=$(abspath .wheels/build/cxx20) MAKEFLAGS=-j2 \
+		HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 \
+		$(PIP) wheel --no-build-isolation --no-deps -w .wheels horovod==$(HOROVOD)
+	@rm -rf .wheels/build && touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-prefect .demo build *.egg-info
+	rm -rf $(VENV) $(VENV)-prefect .demo .wheels build *.egg-info

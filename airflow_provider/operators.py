@@ -19,8 +19,8 @@ from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSp
 class RayTrainOperator(RayStepOperator):
     """Distributed training (`plugin_core.TrainSpec`, whose fields are the keyword arguments; None: the spec's default).
 
-    XGBoost's `params` are called `xgboost_params` here, since every Airflow operator has `params` of its own. Returns the
-    train result; `checkpoint=train.output` hands its checkpoint to the next step.
+    XGBoost's and LightGBM's `params` are called `model_params` here, since every Airflow operator has `params` of its own.
+    Returns the train result; `checkpoint=train.output` hands its checkpoint to the next step.
     """
 
     spec_class = TrainSpec
@@ -34,9 +34,16 @@ class RayTrainOperator(RayStepOperator):
         scaling_config: dict[str, Any] | None = None,
         datasets: dict[str, Any] | None = None,
         torch_config: dict[str, Any] | None = None,
-        xgboost_params: dict[str, Any] | None = None,
+        tensorflow_config: dict[str, Any] | None = None,
+        deepspeed_config: dict[str, Any] | None = None,
+        model_params: dict[str, Any] | None = None,
         label_column: str | None = None,
         num_boost_round: int | None = None,
+        early_stopping_rounds: int | None = None,
+        checkpoint_frequency: int | None = None,
+        seed: int | None = None,
+        report_all_ranks: bool | None = None,
+        world_check: bool | None = None,
         resume_from: Any = None,
         **kwargs: Any,
     ):
@@ -47,9 +54,16 @@ class RayTrainOperator(RayStepOperator):
             "scaling_config": scaling_config,
             "datasets": datasets,
             "torch_config": torch_config,
-            "params": xgboost_params,
+            "tensorflow_config": tensorflow_config,
+            "deepspeed_config": deepspeed_config,
+            "params": model_params,
             "label_column": label_column,
             "num_boost_round": num_boost_round,
+            "early_stopping_rounds": early_stopping_rounds,
+            "checkpoint_frequency": checkpoint_frequency,
+            "seed": seed,
+            "report_all_ranks": report_all_ranks,
+            "world_check": world_check,
             "resume_from": resume_from,
         }
         super().__init__(fields=fields, **kwargs)

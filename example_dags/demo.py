@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider.testing import AirflowServer
-from plugin_core import local_head
+from plugin_core import CheckpointRef, local_head
 from plugin_core.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -85,7 +85,21 @@ def loop(airflow: AirflowServer) -> bool:
     return seen == [("promoted", 1, True), ("promoted", 2, True), ("kept", 2, True)]
 
 
-EXAMPLES = {"digits": digits, "tune_and_train": tune_and_train, "loop": loop}
+def frameworks(airflow: AirflowServer) -> bool:
+    """Each framework's example; what its checkpoint scores here is what its training reported."""
+    sys.path.insert(0, str(ROOT))  # this is run as a file: let it find its neighbours
+    from example_flows.frameworks import example
+
+    results, _ = follow(airflow, "frameworks", timeout_s=1800)
+    good = bool(results)
+    for name, trained in results.items():
+        scores = example(name).evaluate(CheckpointRef(**trained["checkpoint"]).to_ray())
+        print(f"{name}: reported {trained['metrics']}; its checkpoint evaluated: {scores}", flush=True)
+        good &= all(abs(trained["metrics"][key] - value) < 0.01 for key, value in scores.items())
+    return good
+
+
+EXAMPLES = {"digits": digits, "tune_and_train": tune_and_train, "loop": loop, "frameworks": frameworks}
 
 
 def follow(

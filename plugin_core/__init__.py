@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from plugin_core.specs import RunConfig as RunConfig
     from plugin_core.specs import ScalingConfig as ScalingConfig
     from plugin_core.specs import TensorBoard as TensorBoard
+    from plugin_core.specs import TensorflowConfig as TensorflowConfig
     from plugin_core.specs import Threshold as Threshold
     from plugin_core.specs import TorchConfig as TorchConfig
     from plugin_core.specs import TrainSpec as TrainSpec
@@ -62,8 +63,8 @@ _HOMES = {
     "registry": "ModelVersion get_model promote rollback",
     "results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult parse_result",
     "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
-    " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard Threshold TorchConfig TrainSpec TuneSpec WandB"
-    " load_spec parse_spec",
+    " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig TrainSpec"
+    " TuneSpec WandB load_spec parse_spec",
     "supervisor": "arun run",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -19,9 +19,13 @@ from plugin_core.steps.worker import TRACEBACK
 #: A lost peer shows on the others as one of these, raised by their collective or storage library inside user code.
 _INFRASTRUCTURE = re.compile(
     r"connection (reset|closed|refused)|broken pipe|closed by peer|NCCL|gloo|process group|rendezvous|"
-    r"AWS Error|Input/output error|Stale file handle|heartbeat|preempt",
+    r"AWS Error|Input/output error|Stale file handle|heartbeat|preempt|"
+    r"socket (recv|send|connect|error)|collective ops is aborted|failed to connect to all addresses|"
+    r"horovod has been shut down|coordination service|\[tracker\]|rabit",
     re.IGNORECASE,
 )
+#: Errors of frameworks that derive from none of Python's, and may tell of a lost peer.
+_FRAMEWORKS_ERRORS = ("LightGBMError", "XGBoostError", "UnavailableError", "AbortedError", "InternalError")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
 
@@ -83,9 +87,8 @@ def _is_infrastructure(error: BaseException) -> bool:
         return not isinstance(error, (RayTaskError, UserCodeException))
     if isinstance(error, StorageError):
         return True
-    return isinstance(error, (ConnectionError, OSError, RuntimeError, _CreationError)) and bool(
-        _INFRASTRUCTURE.search(str(error))
-    )
+    may_be = isinstance(error, (ConnectionError, OSError, RuntimeError, _CreationError))
+    return (may_be or type(error).__name__ in _FRAMEWORKS_ERRORS) and bool(_INFRASTRUCTURE.search(str(error)))
 
 
 def _where(rank: Any) -> str:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+from importlib import metadata
 from typing import Any
 
 from plugin_core.errors import SpecError
 
 
-def require(field: str, given: Any, package: str, extra: str) -> None:
-    """Raise SpecError, naming the spec's field, where the package is not installed here."""
+def require(field: str, given: Any, package: str, extra: str, oldest: str | None = None) -> None:
+    """Raise SpecError, naming the spec's field, where the package is not installed here, or is older than `oldest`."""
+    install = f"pip install 'ray-train-workflows[{extra}]'"
     if importlib.util.find_spec(package) is None:
-        raise SpecError(
-            f"{field}: given {given!r}, whose package {package} is not installed on the cluster;"
-            f" pip install 'ray-train-workflows[{extra}]'"
-        )
+        raise SpecError(f"{field}: given {given!r}, whose package {package} is not installed on the cluster; {install}")
+    if oldest is not None and (found := _version(package)) is not None:
+        from packaging.version import Version
+
+        if Version(found) < Version(oldest):
+            raise SpecError(
+                f"{field}: given {given!r}, whose package {package} is {found} on the cluster; accepted is {oldest} or"
+                f" newer; {install}"
+            )
+
+
+def _version(package: str) -> str | None:
+    """The version of a package, also of its variant for CPUs; None for a distribution of another name."""
+    for name in (package, f"{package}-cpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

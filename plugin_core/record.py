@@ -12,7 +12,15 @@ from plugin_core.jsonsafe import flat
 from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
 
 #: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
-OPERATIONAL = ("limits", "run_config.failure_config", "run_config.storage_path", "run_config.name")
+OPERATIONAL = (
+    "limits",
+    "run_config.failure_config",
+    "run_config.storage_path",
+    "run_config.name",
+    "tracking",
+    "report_all_ranks",
+    "world_check",
+)
 MODULES = "the modules that travel with the step"
 #: The fields of specs that hold a user's function.
 FUNCTIONS = ("train_loop_per_worker", "evaluate", "predictor", "torchmetrics")
@@ -122,4 +130,5 @@ def _hash(data: Any) -> str:
 
 
 def _is_operational(field: str) -> bool:
+    field = field.removeprefix("train.")  # of a search and of a retraining
     return any(field == name or field.startswith(name + ".") for name in OPERATIONAL)

@@ -11,10 +11,4 @@ from plugin_core.specs import TrainSpec
 def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-    return DataParallelTrainer(
-        inputs.train_loop,
-        train_loop_config=inputs.train_loop_config,
-        scaling_config=inputs.scaling_config,
-        run_config=inputs.run_config,
-        datasets=inputs.datasets,
-    )
+    return DataParallelTrainer(inputs.train_loop, train_loop_config=inputs.train_loop_config, **inputs.for_trainer())

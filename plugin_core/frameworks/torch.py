@@ -1,4 +1,5 @@
-"""PyTorch: DistributedDataParallel and the like on `ray.train.torch.TorchTrainer`."""
+"""PyTorch, and what trains on its process groups (Lightning, Transformers, Accelerate, DeepSpeed), on
+`ray.train.torch.TorchTrainer`."""
 
 from __future__ import annotations
 
@@ -9,15 +10,24 @@ from plugin_core.specs import TorchConfig, TrainSpec
 
 
 def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
-    from ray.train.torch import TorchConfig as RayTorchConfig
     from ray.train.torch import TorchTrainer
 
-    options = spec.torch_config or TorchConfig()
+    config = inputs.train_loop_config
+    if spec.deepspeed_config is not None:
+        config = {**config, "deepspeed_config": spec.deepspeed_config}
     return TorchTrainer(
         inputs.train_loop,
-        train_loop_config=inputs.train_loop_config,
-        torch_config=RayTorchConfig(backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s),
-        scaling_config=inputs.scaling_config,
-        run_config=inputs.run_config,
-        datasets=inputs.datasets,
+        train_loop_config=config,
+        torch_config=_torch_config(spec.torch_config or TorchConfig()),
+        **inputs.for_trainer(),
     )
+
+
+def _torch_config(options: TorchConfig) -> Any:
+    from ray.train.torch import TorchConfig as RayTorchConfig
+
+    if options.backend == "xla":
+        from ray.train.torch.xla import TorchXLAConfig
+
+        return TorchXLAConfig(init_method=options.init_method, timeout_s=options.timeout_s)
+    return RayTorchConfig(backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s)

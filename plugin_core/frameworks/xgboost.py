@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from plugin_core.frameworks import TrainerInputs
+from plugin_core.frameworks.trees import Rounds, frames, trainer_arguments
 from plugin_core.specs import TrainSpec
 
-#: A checkpoint (and so the most that a kill can lose) every this many rounds; Ray's own callback saves only at the end.
-CHECKPOINT_EVERY_ROUNDS = 10
-#: xgboost.train's own default.
-DEFAULT_ROUNDS = 10
+#: Metrics of which more is better, by how their names begin: the list of `xgboost.callback.EarlyStopping`.
+_HIGHER_IS_BETTER = ("auc", "pre", "map", "ndcg")
 
 
 def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     from ray.train.xgboost import XGBoostTrainer
 
-    loop, config = inputs.train_loop, inputs.train_loop_config
-    if loop is None:
-        loop = inputs.wrap(declared_loop)
-        config = {
-            "params": spec.params,
-            "label_column": spec.label_column,
-            "num_boost_round": spec.num_boost_round or DEFAULT_ROUNDS,
-            "datasets": list(spec.datasets),
-        }
-    return XGBoostTrainer(
-        loop,
-        train_loop_config=config,
-        scaling_config=inputs.scaling_config,
-        run_config=inputs.run_config,
-        datasets=inputs.datasets,
-    )
+    return XGBoostTrainer(**trainer_arguments(spec, inputs, declared_loop))
+
+
+def get_model(checkpoint: Any) -> Any:
+    """The `xgboost.Booster` in a checkpoint of a declared training, or of Ray's callback."""
+    from ray.train.xgboost import RayTrainReportCallback
+
+    return RayTrainReportCallback.get_model(checkpoint)
 
 
 def declared_loop(config: dict[str, Any]) -> None:
     """Boost `num_boost_round` rounds in all, going on from the run's checkpoint; every dataset is also evaluated."""
-    import ray.train
     import xgboost
     from ray.train.xgboost import RayTrainReportCallback
 
-    def matrix(name: str) -> xgboost.DMatrix:
-        frame = ray.train.get_dataset_shard(name).materialize().to_pandas()
-        label = config["label_column"]
-        if label not in frame.columns:
-            raise ValueError(f"label_column: given {label!r}, which dataset {name!r} has not")
-        return xgboost.DMatrix(frame.drop(columns=[label]), label=frame[label])
-
-    matrices = {name: matrix(name) for name in config["datasets"]}
-    checkpoint = ray.train.get_checkpoint()
-    model = RayTrainReportCallback.get_model(checkpoint) if checkpoint else None
-    rounds = config["num_boost_round"] - (model.num_boosted_rounds() if model else 0)
-    if rounds <= 0:
+    rounds = Rounds(config, RayTrainReportCallback.CHECKPOINT_NAME)
+    if not rounds.left:
         return
+    data = {name: xgboost.DMatrix(features, label=label) for name, (features, label) in frames(config).items()}
+    model = get_model(rounds.checkpoint) if rounds.checkpoint else None
+    before = model.num_boosted_rounds() - rounds.done if model else 0
+
+    class Report(xgboost.callback.TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: dict[str, dict[str, list[float]]]) -> bool:
+            metrics = {f"{name}-{key}": values[-1] for name, log in evals_log.items() for key, values in log.items()}
+            last = [key for log in evals_log.values() for key in log][-1:]
+            higher = bool(last) and last[0] != "mape" and last[0].startswith(_HIGHER_IS_BETTER)
+
+            def save(file: Path, first: int | None) -> None:
+                (model if first is None else model[: before + first]).save_model(file)
+
+            return rounds.after_round(metrics, higher, save)
+
     xgboost.train(
         config["params"],
-        matrices["train"],
-        num_boost_round=rounds,
-        evals=[(data, name) for name, data in matrices.items()],
+        data["train"],
+        num_boost_round=rounds.left,
+        evals=[(matrix, name) for name, matrix in data.items()],
         xgb_model=model,
         verbose_eval=False,
-        callbacks=[RayTrainReportCallback(frequency=CHECKPOINT_EVERY_ROUNDS)],
+        callbacks=[Report()],
     )

@@ -30,6 +30,7 @@ from plugin_core.specs.tracking import Comet as Comet
 from plugin_core.specs.tracking import MLflow as MLflow
 from plugin_core.specs.tracking import TensorBoard as TensorBoard
 from plugin_core.specs.tracking import WandB as WandB
+from plugin_core.specs.train import TensorflowConfig as TensorflowConfig
 from plugin_core.specs.train import TorchConfig as TorchConfig
 from plugin_core.specs.train import TrainSpec as TrainSpec
 from plugin_core.specs.tune import TuneSpec as TuneSpec

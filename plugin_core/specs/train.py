@@ -12,19 +12,31 @@ from plugin_core.specs.config import DatasetConfig, Function, ScalingConfig, Ste
 
 
 class TorchConfig(Model):
-    """`ray.train.torch.TorchConfig`: backend nccl or gloo (None: by device), seconds for the process group to form."""
+    """`ray.train.torch.TorchConfig`: backend nccl, gloo or xla (None: by device; xla is Ray's `TorchXLAConfig`, for
+    Trainium), seconds for the process group to form."""
 
-    backend: Literal["nccl", "gloo"] | None = None
+    backend: Literal["nccl", "gloo", "xla"] | None = None
     init_method: Literal["env", "tcp"] = "env"
     timeout_s: int = Field(1800, gt=0)
+
+
+class TensorflowConfig(Model):
+    """`legacy_keras`: `tf.keras` is Keras 2 (the package tf-keras). Under `MultiWorkerMirroredStrategy` Keras 3 cannot
+    `fit`; a loop of one's own around `strategy.run` may use it."""
+
+    legacy_keras: bool = True
 
 
 class TrainSpec(StepSpec):
     """Distributed training on Ray Train.
 
-    `train_loop_per_worker` runs on every worker; XGBoost may go without one and be declared by `params`, `label_column`
-    and `num_boost_round` instead. `resume_from` is a checkpoint of *another* run to start warm from; the loop finds it
-    through `ray.train.get_checkpoint()` as long as the run has no checkpoint of its own.
+    `train_loop_per_worker` runs on every worker; XGBoost and LightGBM may go without one and be declared by `params`,
+    `label_column`, `num_boost_round`, `early_stopping_rounds` and `checkpoint_frequency` (rounds) instead. `resume_from`
+    is a checkpoint of *another* run to start warm from; the loop finds it through `ray.train.get_checkpoint()` as long as
+    the run has no checkpoint of its own. `deepspeed_config` is DeepSpeed's JSON; the loop finds it in its config under
+    that name. `seed`: of Python's, NumPy's and the framework's random numbers, set in each worker before the loop.
+    `report_all_ranks`: the journal keeps what each rank reports, not rank 0 alone. `world_check`: fail where workers that
+    should train together train alone.
     """
 
     kind: Literal["train"] = "train"
@@ -34,14 +46,21 @@ class TrainSpec(StepSpec):
     scaling_config: ScalingConfig = ScalingConfig()
     datasets: dict[str, DatasetConfig] = {}
     torch_config: TorchConfig | None = None
+    tensorflow_config: TensorflowConfig | None = None
+    deepspeed_config: dict[str, Any] | None = None
     params: dict[str, Any] | None = None
     label_column: str | None = None
     num_boost_round: int | None = Field(None, ge=1)
+    early_stopping_rounds: int | None = Field(None, ge=1)
+    checkpoint_frequency: int | None = Field(None, ge=1)
+    seed: int | None = Field(None, ge=0, lt=2**32)
+    report_all_ranks: bool = False
+    world_check: bool = True
     resume_from: CheckpointRef | None = None
 
     @model_validator(mode="after")
     def _framework(self) -> Self:
-        from plugin_core.frameworks import check
+        from plugin_core.frameworks.check import check
 
         check(self)
         return self

@@ -23,12 +23,18 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
     ControllerError, which ends the training. `then` gets each report's entry once it is on storage.
 
-    `report` counts all reports; `index` counts them as if nothing had ever been killed: workers that start anew from a
-    checkpoint go on with the index after the checkpoint's, so what they report again has an index that was there before.
+    An entry's `metrics` are rank 0's; with `all_ranks` it has those of every rank, in order, as `ranks`. `report` counts
+    all reports; `index` counts them as if nothing had ever been killed: workers that start anew from a checkpoint go on
+    with the index after the checkpoint's, so what they report again has an index that was there before.
     """
 
     def __init__(
-        self, run_uri: str, attempt: int, standing: Standing, then: Callable[[dict[str, Any]], None] | None = None
+        self,
+        run_uri: str,
+        attempt: int,
+        standing: Standing,
+        then: Callable[[dict[str, Any]], None] | None = None,
+        all_ranks: bool = False,
     ):
         self._run_uri = run_uri
         self._attempt = attempt
@@ -37,6 +43,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._index = self._start = standing.index
         self._lost = list(standing.lost)
         self._then = then
+        self._all_ranks = all_ranks
         self._writer: JournalWriter | None = None
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
@@ -57,6 +64,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
             "metrics": metrics[0] if metrics else {},
             "checkpoint": name,
         }
+        if self._all_ranks:
+            entry["ranks"] = metrics
         self._append(entry)
         if self._then is not None and self._writer is not None:
             self._writer.flush()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugin_core import data
 from plugin_core.fenced_fs import fenced_filesystem
-from plugin_core.frameworks import TrainerInputs, build_trainer
+from plugin_core.frameworks import TrainerInputs, build_trainer, worker_environment
 from plugin_core.journal import JournalReader, read_reports
 from plugin_core.progress import is_number
 from plugin_core.restore import repair_snapshot, standing_of
@@ -45,11 +45,20 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         logger.warning("%s", repaired)
     uri, attempt = context.rundir.uri, context.attempt
     warm_start = spec.resume_from.uri if spec.resume_from else None
-    options = WorkerOptions(uri, attempt, warm_start, checkpoints.checkpoint_score_attribute, context.worker_environment)
+    options = WorkerOptions(
+        uri,
+        attempt,
+        framework=spec.framework,
+        seed=spec.seed,
+        world_of=spec.framework if spec.world_check else None,
+        warm_start=warm_start,
+        score_attribute=checkpoints.checkpoint_score_attribute,
+        environment=context.worker_environment,
+    )
     wrapped = functools.partial(wrap, options=options)
     loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     callbacks = [
-        JournalCallback(uri, attempt, standing_of(context.rundir, journal), on_report),
+        JournalCallback(uri, attempt, standing_of(context.rundir, journal), on_report, all_ranks=spec.report_all_ranks),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     inputs = TrainerInputs(
@@ -97,9 +106,16 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
         checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
         failure_config=FailureConfig(**ours.failure_config.model_dump()),
-        worker_runtime_env=ours.worker_runtime_env,
+        worker_runtime_env=_worker_runtime_env(spec),
         callbacks=callbacks,
     )
+
+
+def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
+    """The spec's own, over the variables that its framework must have."""
+    given = spec.run_config.worker_runtime_env or {}
+    variables = {**worker_environment(spec), **given.get("env_vars", {})}
+    return {**given, "env_vars": variables} if variables else given or None
 
 
 def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugin_core import env_files
+from plugin_core.frameworks import world
+from plugin_core.frameworks.seeds import set_seed
 from plugin_core.functions import call_with
 from plugin_core.jsonsafe import json_safe
 
@@ -21,10 +23,14 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 @dataclass(frozen=True)
 class WorkerOptions:
     """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
-    metric by which Ray ranks checkpoints, `environment` the variables of rank 0 and of the others."""
+    metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `environment` the
+    variables of rank 0 and of the others."""
 
     run_uri: str
     attempt: int
+    framework: str
+    seed: int | None = None
+    world_of: str | None = None
     warm_start: str | None = None
     score_attribute: str | None = None
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
@@ -32,12 +38,18 @@ class WorkerOptions:
 
 def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
     """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
-    checkpoint, and `report()` returns when its checkpoint is one that the run would resume from."""
+    checkpoint, `report()` returns when its checkpoint is one that the run would resume from, and the first one fails
+    where this worker trains alone."""
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
-        _install(options)
+        check_world = _WorldCheck(options.world_of)
+        _install(options, check_world)
+        if options.seed is not None:
+            set_seed(options.framework, options.seed)
         try:
-            return call_with(loop, config)
+            returned = call_with(loop, config)
+            check_world()
+            return returned
         except Exception as exc:
             # Ray hands the exception on without its traceback
             setattr(exc, TRACEBACK, _users_traceback(exc))
@@ -54,7 +66,23 @@ def _users_traceback(exc: Exception) -> str:
     return "".join(traceback.format_exception(type(exc), exc, found))
 
 
-def _install(options: WorkerOptions) -> None:
+class _WorldCheck:
+    """Checks the world once: it is there from the first report on, or never."""
+
+    def __init__(self, framework: str | None):
+        self._framework = framework
+        if framework is not None:
+            world.watch(framework)
+
+    def __call__(self) -> None:
+        if self._framework is not None:
+            import ray.train
+
+            world.check(self._framework, ray.train.get_context().get_world_size())
+            self._framework = None
+
+
+def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
     import ray.train
     from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
     from ray.train.v2._internal.execution import train_fn_utils
@@ -78,6 +106,7 @@ def _install(options: WorkerOptions) -> None:
             checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
             **kwargs: Any,
         ) -> None:
+            check_world()
             # a replayed epoch must not write into the directory of its first run, which top-K may delete later; rank 0
             # names the directory for all
             number = get_train_context().report_call_index + 1 + skip

@@ -30,7 +30,17 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
     "grid_search": (),
 }
 #: The fields of a TrainSpec that a search may vary.
-FIELDS = ("train_loop_config", "params", "num_boost_round", "scaling_config", "datasets", "torch_config")
+FIELDS = (
+    "train_loop_config",
+    "params",
+    "num_boost_round",
+    "early_stopping_rounds",
+    "deepspeed_config",
+    "seed",
+    "scaling_config",
+    "datasets",
+    "torch_config",
+)
 _LISTS = ("choice", "grid_search")
 
 

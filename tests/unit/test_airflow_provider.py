@@ -119,7 +119,7 @@ def test_airflow_loads_the_listener_by_default() -> None:
 def test_an_operator_takes_the_fields_of_its_spec(operator: type[RayStepOperator]) -> None:
     own = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
     shared = set(inspect.signature(RayStepOperator.__init__).parameters) & set(StepSpec.model_fields)
-    taken = {"params" if name == "xgboost_params" else name for name in own | shared}
+    taken = {"params" if name == "model_params" else name for name in own | shared}
     assert taken == set(operator.spec_class.model_fields) - {"kind"}
 
 

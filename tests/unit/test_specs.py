@@ -19,7 +19,10 @@ BAD = {
         {"run_config": {"failure_config": {"max_failures": "z"}}},
         "run_config.failure_config.max_failures: given 'z'; accepted is: input should be a valid integer",
     ),
-    "unknown framework": ({"framework": "tourch"}, "framework: given 'tourch'; accepted are torch, xgboost, python"),
+    "unknown framework": (
+        {"framework": "tourch"},
+        "framework: given 'tourch'; accepted are torch, lightning, transformers",
+    ),
     "close framework": ({"framework": "tourch"}, "did you mean 'torch'?"),
     "zero workers": ({"scaling_config": {"num_workers": 0}}, "scaling_config.num_workers: given 0; accepted is a whole"),
     "negative workers": ({"scaling_config": {"num_workers": -2}}, "scaling_config.num_workers: given -2; accepted"),

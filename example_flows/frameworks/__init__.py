@@ -1,0 +1,40 @@
+"""One small training a framework: `SPEC`, whose loop is the module's `train_loop`, and `evaluate(checkpoint)`.
+
+    python -m example_flows.frameworks [NAME ...]        as Prefect flows
+    python example_dags/demo.py frameworks               the same specs in a real Airflow
+
+All run on two workers, on CPUs or GPUs, and download nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.util import find_spec
+from typing import Any
+
+from plugin_core.frameworks import FRAMEWORKS
+
+NAMES = (
+    "torch",
+    "fsdp",
+    "lightning",
+    "transformers",
+    "vit",
+    "accelerate",
+    "deepspeed",
+    "tensorflow",
+    "xgboost",
+    "lightgbm",
+    "jax",
+    "horovod",
+)
+
+
+def example(name: str) -> Any:
+    """The module of an example."""
+    return importlib.import_module(f"example_flows.frameworks.{name}")
+
+
+def installed() -> list[str]:
+    """The examples whose packages are here."""
+    return [name for name in NAMES if all(map(find_spec, FRAMEWORKS[example(name).SPEC.framework].packages))]

@@ -1,0 +1,81 @@
+"""TensorFlow and Keras: digits, like MNIST, under MultiWorkerMirroredStrategy; and the same loop as a regression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from example_flows.frameworks import data
+from plugin_core import ScalingConfig, TrainSpec
+
+SPEC = TrainSpec(
+    framework="tensorflow",
+    train_loop_per_worker="example_flows.frameworks.tensorflow:train_loop",
+    train_loop_config={"epochs": 6, "lr": 0.003, "batch_size": 32},
+    scaling_config=ScalingConfig(num_workers=2),
+    seed=7,
+)
+REGRESSION = SPEC.model_copy(update={"train_loop_config": {**SPEC.train_loop_config, "task": "diabetes"}})
+
+
+def build_model(task: str, lr: float) -> Any:
+    from tensorflow import keras
+
+    hidden = keras.layers.Dense(64, activation="relu")
+    if task == "diabetes":
+        model = keras.Sequential([keras.Input((10,)), hidden, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.Adam(lr), loss="mse")
+    else:
+        model = keras.Sequential([keras.Input((64,)), hidden, keras.layers.Dense(10)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.Adam(lr), loss=loss, metrics=["accuracy"])
+    return model
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    import ray.train
+    import tensorflow as tf
+    from ray.train.tensorflow.keras import ReportCheckpointCallback
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    task = config.get("task", "digits")
+    load = data.diabetes if task == "diabetes" else data.digits
+    x, y = data.own_rows(*load("train"))
+    rows = len(x) // config["batch_size"] * config["batch_size"]
+    # each worker has its own rows already; under the strategy a batch is each worker's
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    train = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows])).shuffle(rows, seed=0)
+    train = train.batch(config["batch_size"]).with_options(options)
+    test = tf.data.Dataset.from_tensor_slices(load("test")).batch(64).with_options(options)
+    first_epoch = 0
+    checkpoint = ray.train.get_checkpoint()
+    with strategy.scope():
+        model = build_model(task, config["lr"])
+        if checkpoint is not None:
+            with checkpoint.as_directory() as folder:
+                model = tf.keras.models.load_model(f"{folder}/model.keras")
+            first_epoch = int(model.optimizer.iterations.numpy()) // (rows // config["batch_size"])
+    model.fit(
+        train,
+        validation_data=test,
+        initial_epoch=first_epoch,
+        epochs=config["epochs"],
+        callbacks=[ReportCheckpointCallback()],
+        verbose=0,
+    )
+
+
+def evaluate(checkpoint: Any, task: str = "digits") -> dict[str, float]:
+    import os
+
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # as the spec has it for the workers
+    import tensorflow as tf
+
+    with checkpoint.as_directory() as folder:
+        model = tf.keras.models.load_model(f"{folder}/model.keras")
+    x, y = (data.diabetes if task == "diabetes" else data.digits)("test")
+    found = model.predict(x, verbose=0)
+    if task == "diabetes":
+        return {"val_loss": float(((found[:, 0] - y) ** 2).mean())}
+    return {"val_accuracy": float((found.argmax(axis=1) == y).mean())}

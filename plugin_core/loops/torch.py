@@ -1,0 +1,128 @@
+"""The state of a PyTorch loop in a checkpoint, and back, in two lines:
+
+    start = restore(model, optimizer, scheduler).get("epoch", -1) + 1
+    for epoch in range(start, config["epochs"]):
+        ...
+        report({"epoch": epoch, "loss": loss}, model, optimizer, scheduler)
+
+For a model that is whole on every rank (one process, or DistributedDataParallel). Call `restore` before or after
+`prepare_model`, with the model on its device.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from plugin_core.loops import upload as uploads
+from plugin_core.loops.upload import Upload
+
+_STATE = "state.pt"
+
+
+def report(
+    metrics: dict[str, Any],
+    model: Any,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    *,
+    upload: Upload = "sync",
+    checkpoint: bool = True,
+) -> None:
+    """`ray.train.report` with a checkpoint: rank 0's model, optimizer and scheduler, each rank's random numbers, and of
+    `metrics` the whole numbers, which count (epoch, step). `checkpoint` false: a report without one, as between the
+    checkpoints of a long epoch."""
+    import ray.train
+    import torch
+
+    rank = ray.train.get_context().get_world_rank()
+
+    def write(folder: Path) -> None:
+        torch.save(_random_state(), folder / _random_file(rank))
+        if rank == 0:
+            state = {"model": _unwrapped(model).state_dict(), "counters": _counters(metrics)}
+            for name, part in (("optimizer", optimizer), ("scheduler", scheduler)):
+                if part is not None:
+                    state[name] = part.state_dict()
+            torch.save(state, folder / _STATE)
+
+    uploads.report(metrics, write if checkpoint else None, upload)
+
+
+def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[str, int]:
+    """Put everything back from the run's checkpoint; returns its counters, none where there is no checkpoint yet.
+
+    A checkpoint of another run (`resume_from`: a warm start) gives the model's weights alone, and no counters. A rank that
+    the checkpoint knows not (there are more workers now) keeps its random numbers.
+    """
+    import ray.train
+    import torch
+
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return {}
+    with checkpoint.as_directory() as folder:
+        state = torch.load(Path(folder, _STATE), map_location="cpu", weights_only=True)
+        _unwrapped(model).load_state_dict(state["model"])
+        if not uploads.is_own(folder):
+            return {}
+        for name, part in (("optimizer", optimizer), ("scheduler", scheduler)):
+            if part is not None:
+                part.load_state_dict(state[name])
+        file = Path(folder, _random_file(ray.train.get_context().get_world_rank()))
+        if file.exists():
+            _set_random_state(torch.load(file, map_location="cpu", weights_only=True))
+        counters: dict[str, int] = state["counters"]
+        return counters
+
+
+def load(checkpoint: Any, model: Any) -> Any:
+    """`model` with the weights of a `ray.train.Checkpoint` that `report` made, on the CPU and ready to predict."""
+    import torch
+
+    with checkpoint.as_directory() as folder:
+        model.load_state_dict(torch.load(Path(folder, _STATE), map_location="cpu", weights_only=True)["model"])
+    return model.eval()
+
+
+def _counters(metrics: dict[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in metrics.items() if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def _unwrapped(model: Any) -> Any:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def _random_file(rank: int) -> str:
+    return f"random-{rank:05}.pt"
+
+
+def _random_state() -> dict[str, Any]:
+    """Python's, NumPy's and torch's random numbers, of this rank's device too, in types that load without pickled code."""
+    import numpy as np
+    import torch
+
+    kind, keys, *rest = np.random.get_state()
+    state = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: dict[str, Any]) -> None:
+    import numpy as np
+    import torch
+
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

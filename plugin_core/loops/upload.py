@@ -1,0 +1,58 @@
+"""Reporting what a loop has written into a folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+#: "sync": `report` returns when the checkpoint is on storage, one to resume from. "async": it returns at once, and the
+#: checkpoint is uploaded while the training goes on; a kill before that costs one interval more.
+Upload = Literal["sync", "async"]
+_RUN = "run.txt"
+
+
+def report(metrics: dict[str, Any], write: Callable[[Path], None] | None = None, upload: Upload = "sync") -> None:
+    """`ray.train.report` with a checkpoint of what `write` puts into an empty folder. All ranks call it; a rank without
+    `write` has no part in the checkpoint, and the parts of the others are put together by Ray."""
+    import ray.train
+    from ray.train import CheckpointUploadMode
+
+    if upload not in ("sync", "async"):
+        raise ValueError(f"upload: given {upload!r}; accepted are sync, async")
+    if write is None:
+        ray.train.report(metrics)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+    uploading = False
+    try:
+        write(folder)
+        if ray.train.get_context().get_world_rank() == 0:
+            (folder / _RUN).write_text(run_name())
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        if upload == "sync":
+            ray.train.report(metrics, checkpoint=checkpoint)
+        else:
+            mode = CheckpointUploadMode.ASYNC
+            ray.train.report(
+                metrics, checkpoint=checkpoint, checkpoint_upload_mode=mode, delete_local_checkpoint_after_upload=True
+            )
+            uploading = True  # which deletes the folder when it is done
+    finally:
+        if not uploading:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_name() -> str:
+    """The name of the run that this worker trains in."""
+    import ray.train
+
+    return str(ray.train.get_context().get_experiment_name())
+
+
+def is_own(folder: str | Path) -> bool:
+    """Whether a checkpoint is of this very run, to go on with, rather than of another one, to start warm from."""
+    file = Path(folder, _RUN)
+    return file.exists() and file.read_text() == run_name()

@@ -1,0 +1,239 @@
+"""The loops of the examples with deaths in them, and the proof that their workers were one world."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+#: Rank 1 is killed after so many reports, and all ranks fail after so many more of them.
+KILL_AFTER, FAIL_AFTER = 2, 1
+
+
+def mortal(config: dict[str, Any]) -> None:
+    """The example's loop. In the first worker group rank 1 kills itself after two reports; the next one fails after one
+    report, and with it the attempt; the third goes on to the end, and says what the sum of its ranks is."""
+    import ray.train
+    from ray.train.v2._internal.execution import train_fn_utils
+
+    marks = Path(config["marks"])
+    killed, failed = marks / "killed", marks / "failed"
+    rank = ray.train.get_context().get_world_rank()
+    utils = train_fn_utils.get_train_fn_utils()
+    report, count = utils.report, 0
+    group = (marks / "killed").exists() + (marks / "failed").exists()
+
+    def counted(*args: Any, **kwargs: Any) -> None:
+        nonlocal count
+        report(*args, **kwargs)
+        count += 1
+        if group == 0 and count == KILL_AFTER and rank == 1:
+            # what rank 0 has reported is to be known, or one interval more would be lost
+            ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if group == 1 and count == FAIL_AFTER:
+            failed.touch()
+            raise RuntimeError("the end of the first session")
+
+    utils.report = counted  # type: ignore[method-assign]
+    if group == 1:
+        (marks / f"second-group-{rank}").touch()
+    loop(config)
+    (marks / f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
+
+
+def joined(config: dict[str, Any]) -> None:
+    """The example's loop, and the sum of its ranks."""
+    import ray.train
+
+    loop(config)
+    rank = ray.train.get_context().get_world_rank()
+    Path(config["marks"], f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
+
+
+def paced(config: dict[str, Any]) -> None:
+    """The example's loop, each report a second after the last one, and noted with the number of workers."""
+    import ray.train
+    from ray.train.v2._internal.execution import train_fn_utils
+
+    context = ray.train.get_context()
+    utils = train_fn_utils.get_train_fn_utils()
+    report = utils.report
+
+    def noted(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+        report(metrics, *args, **kwargs)
+        if context.get_world_rank() == 0:
+            with Path(config["marks"], "worlds").open("a") as file:
+                file.write(f"{context.get_world_size()}\n")
+        time.sleep(1)
+
+    utils.report = noted  # type: ignore[method-assign]
+    loop(config)
+
+
+def loop(config: dict[str, Any]) -> None:
+    module, _, name = config["loop"].partition(":")
+    getattr(importlib.import_module(module), name)(config["config"])
+
+
+def _torch(config: dict[str, Any]) -> int:
+    import torch
+    import torch.distributed as dist
+
+    ranks = torch.tensor(dist.get_rank())
+    dist.all_reduce(ranks)
+    return int(ranks)
+
+
+def _tensorflow(config: dict[str, Any]) -> int:
+    import tensorflow as tf
+
+    strategy = tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    rank = float(strategy.cluster_resolver.task_id)
+    ranks = strategy.run(
+        lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(rank))
+    )
+    return int(ranks)
+
+
+def _xgboost(config: dict[str, Any]) -> int:
+    import numpy as np
+    import xgboost
+
+    return int(xgboost.collective.allreduce(np.array([xgboost.collective.get_rank()]), xgboost.collective.Op.SUM)[0])
+
+
+def _lightgbm(config: dict[str, Any]) -> int:
+    """LightGBM offers no collective: but the root of a tree counts the rows of all workers, or of this one alone."""
+    import ray.train
+
+    from example_flows.frameworks.data import tumours
+    from plugin_core.frameworks.lightgbm import get_model
+
+    tree = get_model(ray.train.get_checkpoint()).dump_model()["tree_info"][0]["tree_structure"]
+    return int(tree["internal_count"] == tumours("train").count())
+
+
+def _horovod(config: dict[str, Any]) -> int:
+    import horovod.torch as hvd
+    import torch
+
+    return int(hvd.allreduce(torch.tensor(hvd.rank()), op=hvd.Sum))
+
+
+def _jax(config: dict[str, Any]) -> int:
+    import jax
+    from jax.experimental import multihost_utils
+
+    return int(multihost_utils.process_allgather(jax.numpy.array(jax.process_index())).sum())
+
+
+#: By framework: the sum of the ranks 0 and 1 by its own collective.
+SUMS = {
+    **dict.fromkeys(("torch", "lightning", "transformers", "accelerate", "deepspeed"), _torch),
+    "tensorflow": _tensorflow,
+    "xgboost": _xgboost,
+    "lightgbm": _lightgbm,
+    "horovod": _horovod,
+    "jax": _jax,
+}
+
+
+# ---- loops that never join
+
+
+def alone_torch(config: dict[str, Any]) -> None:
+    """A model that no `prepare_model` wraps."""
+    import ray.train
+    import torch
+
+    model = torch.nn.Linear(2, 1)
+    model(torch.ones(1, 2)).sum().backward()
+    ray.train.report({"loss": 1.0})
+
+
+def alone_accelerate(config: dict[str, Any]) -> None:
+    """`Accelerator()` where there is no GPU."""
+    import ray.train
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    accelerator.prepare(torch.nn.Linear(2, 1))
+    ray.train.report({"loss": 1.0})
+
+
+def alone_fsdp(config: dict[str, Any]) -> None:
+    """A plugin for FSDP that Accelerate ignores on CPUs."""
+    import ray.train
+    import torch
+    from accelerate import Accelerator, FullyShardedDataParallelPlugin
+
+    accelerator = Accelerator(cpu=True, fsdp_plugin=FullyShardedDataParallelPlugin())
+    accelerator.prepare(torch.nn.Linear(2, 1))
+    ray.train.report({"loss": 1.0})
+
+
+def alone_transformers(config: dict[str, Any]) -> None:
+    """`TrainingArguments` without `use_cpu`."""
+    from transformers import Trainer, TrainingArguments
+
+    from example_flows.frameworks import transformers as example
+    from plugin_core.loops.transformers import train
+
+    arguments = TrainingArguments(output_dir=config["folder"], max_steps=2, save_strategy="epoch", report_to="none")
+    rows = [{key: row[key][:8] if key != "labels" else row[key] for key in row} for row in example.examples("train")[:32]]
+    train(Trainer(model=example.build_model(), args=arguments, train_dataset=rows))
+
+
+def alone_lightning(config: dict[str, Any]) -> None:
+    """A Trainer without Ray's strategy."""
+    import lightning
+    import ray.train
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from example_flows.frameworks import data
+    from example_flows.frameworks.lightning import build_module
+
+    trainer = lightning.Trainer(max_steps=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False)
+    trainer.fit(build_module(0.1), DataLoader(TensorDataset(*(torch.as_tensor(part) for part in data.digits("train")))))
+    ray.train.report({"loss": 1.0})
+
+
+def alone_tensorflow(config: dict[str, Any]) -> None:
+    """A model outside any strategy."""
+    import ray.train
+
+    from example_flows.frameworks.tensorflow import build_model
+
+    build_model("digits", 0.1)
+    ray.train.report({"loss": 1.0})
+
+
+def alone_lightgbm(config: dict[str, Any]) -> None:
+    """`lightgbm.train` without the network parameters."""
+    import lightgbm
+    import numpy as np
+    import ray.train
+
+    lightgbm.train({"verbosity": -1}, lightgbm.Dataset(np.random.rand(100, 2), label=np.arange(100)), 2)
+    ray.train.report({"loss": 1.0})
+
+
+def alone_horovod(config: dict[str, Any]) -> None:
+    """A loop that does not call `hvd.init()`."""
+    import ray.train
+
+    ray.train.report({"loss": 1.0})
+
+
+def alone_deepspeed(config: dict[str, Any]) -> None:
+    """A model that no `deepspeed.initialize` takes."""
+    alone_torch(config)

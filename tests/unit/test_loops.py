@@ -1,0 +1,141 @@
+"""The helpers of train loops, in one process: what is put back is what was saved."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray.train
+import torch
+
+from plugin_core.loops import sharded, upload
+from plugin_core.loops import torch as loop
+
+
+class Run:
+    """What Ray Train is to a loop: its name, its reports, its last checkpoint."""
+
+    def __init__(self, folder: Path):
+        self.name, self.folder, self.reports, self.modes = "run", folder, [], []
+        self.checkpoint: Any = None
+
+    def report(self, metrics: dict[str, Any], checkpoint: Any = None, **options: Any) -> None:
+        self.reports.append(metrics)
+        self.modes.append(options)
+        if checkpoint is not None:
+            self.source = Path(checkpoint.path)
+            copy = self.folder / f"checkpoint-{len(self.reports)}"
+            copy.mkdir()
+            for file in self.source.rglob("*"):
+                if file.is_file():
+                    (copy / file.relative_to(self.source)).write_bytes(file.read_bytes())
+            self.checkpoint = ray.train.Checkpoint.from_directory(copy)
+
+    def get_experiment_name(self) -> str:
+        return self.name
+
+    def get_world_rank(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    run = Run(tmp_path)
+    monkeypatch.setattr(ray.train, "report", run.report)
+    monkeypatch.setattr(ray.train, "get_context", lambda: run)
+    monkeypatch.setattr(ray.train, "get_checkpoint", lambda: run.checkpoint)
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield run
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+
+
+def made(seed: int) -> tuple[Any, Any, Any]:
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def step(model: Any, optimizer: Any, scheduler: Any) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+
+
+def draws() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(1))
+
+
+@pytest.mark.parametrize("module", [loop, sharded])
+def test_model_optimizer_scheduler_and_counters_come_back(run: Run, module: Any) -> None:
+    parts = made(1)
+    step(*parts)
+    module.report({"epoch": 3, "step": 40, "loss": 0.5, "done": True}, *parts)
+    again = made(2)
+    assert module.restore(*again) == {"epoch": 3, "step": 40}
+    for ours, theirs in zip(parts[0].parameters(), again[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert again[2].state_dict() == parts[2].state_dict()
+    step(*parts)
+    step(*again)
+    for ours, theirs in zip(parts[0].parameters(), again[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs), "the optimizer's moments came back too"
+
+
+@pytest.mark.parametrize("module", [loop, sharded])
+def test_another_runs_checkpoint_gives_weights_alone(run: Run, module: Any) -> None:
+    parts = made(1)
+    step(*parts)
+    module.report({"epoch": 3}, *parts)
+    run.name = "another"
+    again = made(2)
+    assert module.restore(*again) == {}
+    assert torch.equal(again[0].weight, parts[0].weight)
+    assert again[1].state_dict()["state"] == {}
+
+
+@pytest.mark.parametrize("module", [loop, sharded])
+def test_a_checkpoint_is_loaded_to_predict_with(run: Run, module: Any) -> None:
+    model, *_ = made(1)
+    module.report({"epoch": 0}, model)
+    loaded = module.load(run.checkpoint, made(2)[0])
+    assert torch.equal(loaded.weight, model.weight)
+    assert not loaded.training
+
+
+def test_random_numbers_go_on_where_they_were(run: Run) -> None:
+    model, *_ = made(1)
+    loop.report({"epoch": 0}, model)
+    expected = draws()
+    draws()
+    loop.restore(model)
+    assert draws() == expected
+
+
+def test_without_a_checkpoint_nothing_is_put_back(run: Run) -> None:
+    assert loop.restore(*made(1)) == {}
+    assert sharded.restore(*made(1)) == {}
+    loop.report({"loss": 1.0}, made(1)[0], checkpoint=False)
+    assert run.reports == [{"loss": 1.0}]
+    assert run.checkpoint is None
+
+
+def test_a_folder_is_gone_after_a_report_and_stays_for_an_upload_that_goes_on(run: Run) -> None:
+    upload.report({}, lambda folder: (folder / "a").touch())
+    assert not run.source.exists()
+    upload.report({}, lambda folder: (folder / "a").touch(), "async")
+    assert run.source.exists()
+    assert run.modes[-1]["delete_local_checkpoint_after_upload"] is True
+    for file in run.source.iterdir():
+        file.unlink()
+    run.source.rmdir()
+
+
+def test_a_wrong_upload_is_told(run: Run) -> None:
+    with pytest.raises(ValueError, match="upload: given 'later'; accepted are sync, async"):
+        upload.report({}, lambda folder: None, "later")  # type: ignore[arg-type]
