@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check -q
 export PATH := $(abspath $(BIN)):$(PATH)
+# packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking horovod framework-table clean
 
