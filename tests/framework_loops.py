@@ -116,7 +116,8 @@ def _lightgbm(config: dict[str, Any]) -> int:
     from example_flows.frameworks.data import tumours
     from plugin_core.frameworks.lightgbm import get_model
 
-    tree = get_model(ray.train.get_checkpoint()).dump_model()["tree_info"][0]["tree_structure"]
+    last = ray.train.get_all_reported_checkpoints()[-1].checkpoint
+    tree = get_model(last).dump_model()["tree_info"][0]["tree_structure"]
     return int(tree["internal_count"] == tumours("train").count())
 
 

@@ -40,14 +40,16 @@ def train_loop(config: dict[str, Any]) -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     task = config.get("task", "digits")
     load = data.diabetes if task == "diabetes" else data.digits
-    x, y = data.own_rows(*load("train"))
-    rows = len(x) // config["batch_size"] * config["batch_size"]
-    # each worker has its own rows already; under the strategy a batch is each worker's
+    x, y = load("train")
+    # a batch of the dataset is that of all workers: the strategy gives each worker its rows, and its part of the batch
+    batch_size = config["batch_size"] * ray.train.get_context().get_world_size()
+    rows = len(x) // batch_size * batch_size
     options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     train = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows])).shuffle(rows, seed=0)
-    train = train.batch(config["batch_size"]).with_options(options)
-    test = tf.data.Dataset.from_tensor_slices(load("test")).batch(64).with_options(options)
+    train = train.batch(batch_size).with_options(options)
+    tests = load("test")
+    test = tf.data.Dataset.from_tensor_slices(tests).batch(len(tests[0])).with_options(options)
     first_epoch = 0
     checkpoint = ray.train.get_checkpoint()
     with strategy.scope():
@@ -55,7 +57,7 @@ def train_loop(config: dict[str, Any]) -> None:
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 model = tf.keras.models.load_model(f"{folder}/model.keras")
-            first_epoch = int(model.optimizer.iterations.numpy()) // (rows // config["batch_size"])
+            first_epoch = int(model.optimizer.iterations.numpy()) // (rows // batch_size)
     model.fit(
         train,
         validation_data=test,
@@ -67,13 +69,10 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def evaluate(checkpoint: Any, task: str = "digits") -> dict[str, float]:
-    import os
-
-    os.environ["TF_USE_LEGACY_KERAS"] = "1"  # as the spec has it for the workers
-    import tensorflow as tf
+    import tf_keras  # what `tf.keras` is in the workers
 
     with checkpoint.as_directory() as folder:
-        model = tf.keras.models.load_model(f"{folder}/model.keras")
+        model = tf_keras.models.load_model(f"{folder}/model.keras")
     x, y = (data.diabetes if task == "diabetes" else data.digits)("test")
     found = model.predict(x, verbose=0)
     if task == "diabetes":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+from collections.abc import Callable
+from typing import Any
 
 
 def set_seed(framework: str, seed: int) -> None:
@@ -13,21 +16,22 @@ def set_seed(framework: str, seed: int) -> None:
     `seed`, which `trees` sets. What a GPU's kernels add in another order stays as it is; for PyTorch see
     `ray.train.torch.enable_reproducibility`.
     """
-    random.seed(seed)
-    try:
+    # all imports come first: some of them draw random numbers themselves
+    seeds: list[Callable[[int], Any]] = [random.seed]
+    if importlib.util.find_spec("numpy") is not None:
         import numpy as np
-    except ImportError:
-        pass
-    else:
-        np.random.seed(seed)
+
+        seeds.append(np.random.seed)
     if framework in ("torch", "lightning", "transformers", "accelerate", "deepspeed", "horovod"):
         import torch
 
-        torch.manual_seed(seed)
+        seeds.append(torch.manual_seed)
     if framework == "lightning":
         # Lightning seeds the workers of its data loaders from this
         os.environ["PL_GLOBAL_SEED"] = str(seed)
     if framework == "tensorflow":
         import tensorflow as tf
 
-        tf.random.set_seed(seed)
+        seeds.append(tf.random.set_seed)
+    for set_one in seeds:
+        set_one(seed)
