@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking horovod framework-table clean
+.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking horovod framework-table test-gpu clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make test-gpu      the frameworks on GPUs"
 	@echo "make horovod       build Horovod from its sources, and install it"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
@@ -97,6 +98,11 @@ framework-table: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/pytest tests/integration/test_frameworks.py -q --durations=15 --junitxml=build/frameworks.xml
 	@$(BIN)/python -m tests.framework_table build/frameworks.xml
+
+# the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
+GPU_PYTHON ?= $(BIN)/python
+test-gpu:
+	$(GPU_PYTHON) -m pytest tests/gpu -q -rs --durations=20
 
 test: lint types
 	$(BIN)/pytest -q -m "not slow" --durations=15

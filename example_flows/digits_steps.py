@@ -74,28 +74,18 @@ def train_loop(config: dict[str, Any]) -> None:
     A checkpoint of another run (`resume_from`: a warm start) gives its weights, and the epochs are counted from 0.
     `config`: `epochs`, `lr`, `batch_size` (per worker).
     """
-    import tempfile
-    from pathlib import Path
-
     import ray.train
     import torch
     from ray.train.torch import get_device, prepare_model
 
+    from plugin_core.loops.torch import report, restore
+
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     device = get_device()
-    network = build_model()
-    optimizer = torch.optim.Adam(network.parameters(), lr=config["lr"])
-    first_epoch, run = 0, ray.train.get_context().get_experiment_name()
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            state = torch.load(Path(folder, "state.pt"), map_location="cpu")
-        network.load_state_dict(state["model"])
-        if state["run"] == run:
-            optimizer.load_state_dict(state["optimizer"])
-            first_epoch = state["epoch"] + 1
-    model = prepare_model(network)
+    model = prepare_model(build_model())
+    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
+    first_epoch = restore(model, optimizer).get("epoch", -1) + 1
     # the digits fit into memory: read them once, not once an epoch
     data = ray.train.get_dataset_shard("train").materialize()
 
@@ -110,27 +100,17 @@ def train_loop(config: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        metrics = {"epoch": epoch, "loss": sum(losses) / len(losses)}
-        if ray.train.get_context().get_world_rank() != 0:
-            ray.train.report(metrics)
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "run": run}
-            torch.save(state, Path(folder, "state.pt"))
-            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        report({"epoch": epoch, "loss": sum(losses) / len(losses)}, model, optimizer)
 
 
 def load_model(checkpoint: Any) -> Any:
     """The trained network out of a `ray.train.Checkpoint`, on the CPU and ready to predict."""
-    from pathlib import Path
-
     import torch
 
+    from plugin_core.loops.torch import load
+
     torch.set_num_threads(1)
-    network = build_model()
-    with checkpoint.as_directory() as folder:
-        network.load_state_dict(torch.load(Path(folder, "state.pt"), map_location="cpu")["model"])
-    return network.eval()
+    return load(checkpoint, build_model())
 
 
 def evaluate(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str, float]:

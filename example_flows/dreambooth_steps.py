@@ -8,7 +8,6 @@ that it does not forget the class (prior preservation). Here the pictures are ge
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from example_flows.tables import write_tables
@@ -110,26 +109,18 @@ def train_loop(config: dict[str, Any]) -> None:
     """`config`: `epochs`, `lr`, `batch_size`; with the dataset `prior`, a batch of it goes with each batch of `pictures`,
     and its loss counts `prior_weight` times."""
     import itertools
-    import tempfile
 
     import ray.train
     import torch
-    from ray.train.torch import get_device, prepare_model
+    from ray.train.torch import prepare_model
+
+    from plugin_core.loops.torch import report, restore
 
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    network = build_model().to(get_device())
-    run, first_epoch = ray.train.get_context().get_experiment_name(), 0
-    optimizer = torch.optim.AdamW(network.parameters(), lr=config["lr"])
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            state = torch.load(Path(folder, "state.pt"), map_location="cpu")
-        network.load_state_dict(state["model"])
-        if state["run"] == run:
-            optimizer.load_state_dict(state["optimizer"])
-            first_epoch = state["epoch"] + 1
-    model = prepare_model(network)
+    model = prepare_model(build_model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+    first_epoch = restore(model, optimizer).get("epoch", -1) + 1
     pictures = ray.train.get_dataset_shard("pictures").materialize()
     prior_weight = config.get("prior_weight", 0.0)
     prior = ray.train.get_dataset_shard("prior").materialize() if prior_weight else None
@@ -149,24 +140,16 @@ def train_loop(config: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        metrics = {"epoch": epoch, "loss": sum(losses) / len(losses)}
-        if ray.train.get_context().get_world_rank() != 0:
-            ray.train.report(metrics)
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            state = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch, "run": run}
-            torch.save(state, Path(folder, "state.pt"))
-            ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+        report({"epoch": epoch, "loss": sum(losses) / len(losses)}, model, optimizer)
 
 
 def load_model(checkpoint: Any) -> Any:
     import torch
 
+    from plugin_core.loops.torch import load
+
     torch.set_num_threads(1)
-    model = build_model()
-    with checkpoint.as_directory() as folder:
-        model.load_state_dict(torch.load(Path(folder, "state.pt"), map_location="cpu")["model"])
-    return model.eval()
+    return load(checkpoint, build_model())
 
 
 class Painter:

@@ -85,7 +85,12 @@ def check_predictions(name: str, result: TrainResult) -> None:
     assert scores == {key: pytest.approx(result.metrics[key], abs=1e-3) for key in scores}
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: A smoke of each framework is in `make test`; these are second examples of one, or shown by another test there.
+SECOND = ("fsdp", "vit", "xgboost", "lightgbm")
+SMOKE = [pytest.param(name, marks=pytest.mark.slow) if name in SECOND else name for name in NAMES]
+
+
+@pytest.mark.parametrize("name", SMOKE)
 def test_trains_as_one_world(name: str, tmp_path: Path, here: None) -> None:
     need(name)
     result = execute(spec_of(name, tmp_path, "joined", epochs=2))
@@ -137,7 +142,10 @@ def test_goes_on_after_a_killed_worker_and_in_another_session(
         ),
         pytest.param("lightning", "alone_lightning", "no collective operation .*RayDDPStrategy", marks=pytest.mark.slow),
         ("transformers", "alone_transformers", r"num_processes=1; what joins them: TrainingArguments\(use_cpu=True\)"),
-        ("accelerate", "alone_accelerate", r"num_processes=1; what joins them: Accelerator\(cpu=True\)"),
+        pytest.param(
+            *("accelerate", "alone_accelerate", r"num_processes=1; what joins them: Accelerator\(cpu=True\)"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("accelerate", "alone_fsdp", "ignores its FSDP plugin on this device", marks=pytest.mark.slow),
         pytest.param("deepspeed", "alone_deepspeed", "no collective .*deepspeed.initialize", marks=pytest.mark.slow),
         pytest.param("tensorflow", "alone_tensorflow", "no MultiWorkerMirroredStrategy was made", marks=pytest.mark.slow),

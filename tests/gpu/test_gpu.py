@@ -1,0 +1,134 @@
+"""The frameworks on GPUs: `make test-gpu`. Where there is no GPU they are skipped."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+
+from example_flows.frameworks import example, installed
+from plugin_core import RunConfig, ScalingConfig, TorchConfig, TrainSpec, execute
+from plugin_core.journal import read_reports
+from plugin_core.rundir import RunDir
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here"),
+]
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[None]:
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def on_gpu(config: dict[str, Any]) -> None:
+    """A loop, after which something of it has to have been on the GPU."""
+    module, _, name = config["loop"].partition(":")
+    getattr(importlib.import_module(module), name)(config["config"])
+    assert torch.cuda.max_memory_allocated() > 0, "nothing was on the GPU"
+
+
+def spec_on_gpu(name: str, folder: Path, **fields: Any) -> TrainSpec:
+    spec = example(name).SPEC
+    loop = fields.pop("loop", spec.train_loop_per_worker)
+    config = {**spec.train_loop_config, "epochs": 3}
+    if spec.deepspeed_config is not None:
+        config["deepspeed_config"] = spec.deepspeed_config
+    update = {
+        "scaling_config": ScalingConfig(num_workers=1, use_gpu=True),
+        "run_config": RunConfig(name=name, storage_path=str(folder)),
+        "deepspeed_config": None,
+        "train_loop_per_worker": on_gpu,
+        "train_loop_config": {"loop": loop, "config": config},
+    }
+    return spec.model_copy(update={**update, **fields})
+
+
+def check(spec: TrainSpec, name: str) -> None:
+    result = execute(spec)
+    losses = [report["metrics"]["loss"] for report in read_reports(RunDir.at(result.run.uri))]
+    assert losses[-1] < losses[0]
+    scores = example(name).evaluate(result.checkpoint.to_ray())
+    assert scores == {key: pytest.approx(result.metrics[key], abs=5e-3) for key in scores}
+
+
+@pytest.mark.parametrize("name", ["torch", "fsdp", "lightning", "transformers", "vit", "accelerate", "deepspeed"])
+def test_trains_on_a_gpu(name: str, tmp_path: Path, here: None) -> None:
+    if name not in installed():
+        pytest.skip(f"{name} is not installed")
+    check(spec_on_gpu(name, tmp_path), name)
+
+
+def lightning_with(strategy: str, config: dict[str, Any]) -> None:
+    import lightning
+    import ray.train.lightning as theirs
+    from torch.utils.data import DataLoader, TensorDataset
+
+    from example_flows.frameworks import data
+    from example_flows.frameworks.lightning import build_module
+
+    trainer = lightning.Trainer(
+        max_epochs=config["epochs"],
+        accelerator="auto",
+        devices="auto",
+        strategy=getattr(theirs, strategy)(),
+        plugins=[theirs.RayLightningEnvironment()],
+        callbacks=[theirs.RayTrainReportCallback()],
+        enable_checkpointing=False,
+        logger=False,
+    )
+    loader = DataLoader(TensorDataset(*data.own_tensors()), config["batch_size"])
+    theirs.prepare_trainer(trainer).fit(build_module(config["lr"]), loader)
+
+
+def lightning_fsdp(config: dict[str, Any]) -> None:
+    lightning_with("RayFSDPStrategy", config)
+
+
+def lightning_deepspeed(config: dict[str, Any]) -> None:
+    lightning_with("RayDeepSpeedStrategy", config)
+
+
+@pytest.mark.parametrize("loop", ["lightning_fsdp", "lightning_deepspeed"])
+def test_lightnings_sharded_strategies(loop: str, tmp_path: Path, here: None) -> None:
+    if not {"lightning", "deepspeed"} <= set(installed()):
+        pytest.skip("lightning and deepspeed are not both installed")
+    result = execute(spec_on_gpu("lightning", tmp_path, loop=f"tests.gpu.test_gpu:{loop}"))
+    losses = [report["metrics"]["loss"] for report in read_reports(RunDir.at(result.run.uri))]
+    assert losses[-1] < losses[0]
+
+
+def test_nccl_on_all_gpus(tmp_path: Path, here: None) -> None:
+    scaling = ScalingConfig(num_workers=torch.cuda.device_count(), use_gpu=True)
+    spec = spec_on_gpu("torch", tmp_path, scaling_config=scaling, torch_config=TorchConfig(backend="nccl"))
+    check(spec, "torch")
+
+
+def test_two_workers_share_a_gpu(tmp_path: Path, here: None) -> None:
+    """NCCL refuses two ranks on one device; gloo takes them."""
+    scaling = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"CPU": 1, "GPU": 0.5})
+    spec = spec_on_gpu("torch", tmp_path, scaling_config=scaling, torch_config=TorchConfig(backend="gloo"))
+    check(spec, "torch")
+
+
+def test_xgboost_on_cuda(tmp_path: Path, here: None) -> None:
+    if "xgboost" not in installed():
+        pytest.skip("xgboost is not installed")
+    import xgboost
+
+    if not xgboost.build_info().get("USE_CUDA"):
+        pytest.skip("this XGBoost is built for CPUs alone")
+    spec = example("xgboost").SPEC
+    update = {
+        "params": {**spec.params, "device": "cuda"},
+        "scaling_config": ScalingConfig(num_workers=1, use_gpu=True),
+        "run_config": RunConfig(name="xgboost", storage_path=str(tmp_path)),
+    }
+    result = execute(spec.model_copy(update=update))
+    assert result.metrics["test-logloss"] < 0.3
