@@ -1,8 +1,8 @@
 """A URI as a place on persistent storage, with the few operations a run directory needs.
 
-Reading and listing go through `pyarrow.fs`. Two writes need more than it offers and are one function per scheme here:
-*create if absent* (local: a hard link of a finished file; S3: a conditional put) and *atomic replace* (local: rename; an
-S3 put is atomic by itself). "Cannot be read" is never "absent": only a definite not-found gives None.
+Reading and listing go through `pyarrow.fs`. Two writes need more than it offers: *create if absent* (local: a hard link of
+a finished file; elsewhere a conditional put, see `filesystems`) and *atomic replace* (local: rename; a put is atomic by
+itself). "Cannot be read" is never "absent": only a definite not-found gives None.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.filesystems import Backend, backend, check_uri, path_of
+from plugin_core.filesystems import be_patient as be_patient
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
-
-SCHEMES = ("file", "s3")
-#: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long each
-#: time: twelve bear throttling and 5xx answers for about two minutes. An orchestrator waits by itself, and is told early.
-S3_ATTEMPTS, S3_PATIENT_ATTEMPTS = 3, 12
-_attempts = S3_ATTEMPTS
 
 
 def default_storage_path() -> str:
@@ -42,29 +37,9 @@ def normalise(uri: str) -> str:
         raise SpecError("given ''; accepted is a local path or a URI")
     if "://" not in uri:
         return str(Path(uri).expanduser().absolute())
+    check_uri(uri)
     parts = urlsplit(uri)
-    if parts.scheme not in SCHEMES:
-        raise SpecError(f"given {uri!r}; accepted are a local path and the schemes {', '.join(SCHEMES)}")
-    if parts.username or parts.password:
-        raise SpecError(
-            f"given {parts.scheme}://…@{parts.hostname}; credentials do not belong into a URI, accepted are the storage's"
-            " usual environment variables"
-        )
-    if parts.scheme == "file":
-        return parts.path
-    if not parts.netloc:
-        raise SpecError(f"given {uri!r}; accepted is {parts.scheme}://bucket/prefix")
-    return uri
-
-
-def be_patient() -> None:
-    """From now on this process bears a storage that throttles or fails for about two minutes a request: for the driver, the
-    controller and the workers, where giving up costs a training."""
-    global _attempts
-    if _attempts != S3_PATIENT_ATTEMPTS:
-        _attempts = S3_PATIENT_ATTEMPTS
-        _filesystem.cache_clear()
-        _s3_client.cache_clear()
+    return parts.path if parts.scheme == "file" else uri
 
 
 @dataclass(frozen=True)
@@ -87,16 +62,17 @@ class Location:
 
     @property
     def fs(self) -> FileSystem:
+        return self._backend.fs
+
+    @property
+    def _backend(self) -> Backend:
         parts = urlsplit(self.uri)
-        return _filesystem("" if self.is_local else parts.scheme, parts.netloc, parts.query)
+        return backend("", "", "") if self.is_local else backend(parts.scheme, parts.netloc, parts.query)
 
     @property
     def path(self) -> str:
-        """The path on `fs`: absolute for local files, `bucket/key` for S3."""
-        if self.is_local:
-            return self.uri
-        parts = urlsplit(self.uri)
-        return (parts.netloc + parts.path).rstrip("/")
+        """The path on `fs`: absolute for local files, `bucket/key` elsewhere."""
+        return self.uri if self.is_local else path_of(self.uri)
 
     @property
     def name(self) -> str:
@@ -133,7 +109,7 @@ class Location:
         except FileNotFoundError as exc:
             self._bucket_must_exist(exc)
             return None
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
 
     def names(self) -> list[str]:
@@ -142,13 +118,18 @@ class Location:
             if self.is_local:
                 # arrow's listing fails when the folder, or a file in it, comes or goes in the same moment
                 return sorted(os.listdir(self.path))
+            if self._backend.names is not None:
+                return sorted(self._backend.names(self.path))
             from pyarrow.fs import FileSelector
 
             found = self.fs.get_file_info(FileSelector(self.path, allow_not_found=True))
+            if not found and not self.is_local:
+                # arrow lists a bucket that is not there as an empty one
+                self.fs.get_file_info(FileSelector(self.path.partition("/")[0]))
         except FileNotFoundError as exc:
             self._bucket_must_exist(exc)
             return []
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
         return sorted(info.base_name for info in found)
 
@@ -157,7 +138,7 @@ class Location:
 
         try:
             return bool(self.fs.get_file_info(self.path).type != FileType.NotFound)
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
 
     # ---- writing
@@ -171,13 +152,13 @@ class Location:
                 return
             with self.fs.open_output_stream(self.path) as stream:
                 stream.write(data)
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
 
     def create(self, data: bytes) -> bool:
         """Write unless something is there; True for the one caller who did. Atomic over processes and hosts."""
         if not self.is_local:
-            return _s3_create(self, data)
+            return self._create_remotely(data)
         try:
             temporary = self._write_beside(data)
             try:
@@ -190,6 +171,21 @@ class Location:
             hint = " (the file system has no hard links)" if exc.errno in (errno.EPERM, errno.EOPNOTSUPP) else ""
             raise StorageError(f"{self.uri} cannot be created: {exc}{hint}") from exc
         return True
+
+    def _create_remotely(self, data: bytes) -> bool:
+        create = self._backend.create
+        if create is None:
+            raise SpecError(
+                f"storage_path: given {self.uri!r}, where files cannot be created without a race, as a run needs it;"
+                " accepted there are datasets and outputs"
+            )
+        try:
+            # a request whose answer was lost is sent again, and then finds what it wrote itself
+            return create(self.path, data) or self.read() == data
+        except StorageError:
+            raise
+        except self._backend.errors as exc:
+            raise StorageError(f"{self.uri} cannot be created: {exc}") from exc
 
     def delete(self) -> None:
         """Delete this file; fine where there is none."""
@@ -204,13 +200,13 @@ class Location:
             delete(self.path)
         except FileNotFoundError:
             pass
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be deleted: {exc}") from exc
 
     def make_dir(self) -> None:
         try:
             self.fs.create_dir(self.path, recursive=True)
-        except OSError as exc:
+        except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be made: {exc}") from exc
 
     def _write_beside(self, data: bytes) -> str:
@@ -237,52 +233,3 @@ def numbered(names: list[str]) -> list[int]:
     """The numbers of those names that are one, like 007.json, in order: files of which the highest counts, and the next is
     created if absent."""
     return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))
-
-
-@lru_cache(maxsize=64)
-def _filesystem(scheme: str, netloc: str, query: str) -> FileSystem:
-    from pyarrow import fs
-
-    if scheme == "":
-        return fs.LocalFileSystem()
-    bucket_uri = urlunsplit((scheme, netloc, "", query, ""))
-    try:
-        filesystem, _ = fs.FileSystem.from_uri(bucket_uri)
-    except (OSError, ValueError) as exc:
-        raise SpecError(f"storage_path: given {bucket_uri!r}; it cannot be opened ({exc})") from exc
-    if scheme == "s3":
-        # a URI has no word for retries; the options it was opened with are what it is pickled as
-        _, (options,) = filesystem.__reduce__()
-        return fs.S3FileSystem(**options, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_attempts))
-    return filesystem
-
-
-@lru_cache(maxsize=16)
-def _s3_client(query: str) -> Any:
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError as exc:
-        raise SpecError("storage_path: s3:// needs boto3: pip install 'ray-train-workflows[s3]'") from exc
-    options = dict(parse_qsl(query))
-    endpoint = options.get("endpoint_override")
-    if endpoint and "://" not in endpoint:
-        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
-    config = Config(retries={"mode": "standard", "total_max_attempts": _attempts})
-    return boto3.client("s3", endpoint_url=endpoint, region_name=options.get("region"), config=config)
-
-
-def _s3_create(location: Location, data: bytes) -> bool:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    bucket, _, key = location.path.partition("/")
-    try:
-        _s3_client(urlsplit(location.uri).query).put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
-    except ClientError as exc:
-        if exc.response.get("Error", {}).get("Code") in ("PreconditionFailed", "ConditionalRequestConflict"):
-            # a put whose answer was lost is sent again, and then finds what it wrote itself
-            return location.read() == data
-        raise StorageError(f"{location.uri} cannot be created: {exc}") from exc
-    except BotoCoreError as exc:
-        raise StorageError(f"{location.uri} cannot be created: {exc}") from exc
-    return True

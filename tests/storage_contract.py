@@ -46,3 +46,10 @@ class StorageContract:
         root.child("old").delete_dir()
         root.child("old").delete_dir()
         assert root.child("old", "x").read() is None
+
+    def test_a_name_may_hold_what_a_person_writes(self, root: Location) -> None:
+        for name in ("with space", "ünïcode", "a+b=c", "50%", "semi;colon", "(brackets)"):
+            place = root.child("names", name)
+            place.write(name.encode())
+            assert place.read() == name.encode()
+        assert len(root.child("names").names()) == 6

@@ -15,6 +15,58 @@ class TestLocal(StorageContract):
         return Location.of(str(tmp_path / "with space and ü"))
 
 
+class TestMemory(StorageContract):
+    @pytest.fixture
+    def root(self, request: pytest.FixtureRequest) -> Location:
+        return Location.of(f"memory://contract/{request.node.name}")
+
+
+def own_filesystem(**options: str) -> object:
+    """What `custom://` names."""
+    import fsspec
+
+    assert options == {"colour": "blue"}
+    return fsspec.filesystem("memory")
+
+
+class TestCustom(StorageContract):
+    @pytest.fixture
+    def root(self, request: pytest.FixtureRequest) -> Location:
+        function = "filesystem=tests.unit.test_storage:own_filesystem&colour=blue"
+        return Location.of(f"custom://own/{request.node.name}?{function}")
+
+
+def test_a_filesystem_that_cannot_create_without_a_race_holds_data_but_no_runs(tmp_path: Path) -> None:
+    place = Location.of(f"custom://x{tmp_path}/file?filesystem=tests.unit.test_storage:plain_filesystem")
+    with pytest.raises(SpecError, match="where files cannot be created without a race, as a run needs it"):
+        place.create(b"1")
+
+
+def plain_filesystem() -> object:
+    import fsspec
+
+    return fsspec.filesystem("dir", path="/tmp", fs=fsspec.filesystem("file"))
+
+
+def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Location.of("s3fs://bucket/x?key=$OUR_KEY&secret=$OUR_SECRET&anon=false")
+    monkeypatch.delenv("OUR_KEY", raising=False)
+    with pytest.raises(
+        SpecError, match=r"storage_path: given key=\$OUR_KEY; the environment variable OUR_KEY is not set here"
+    ):
+        place.read()
+    monkeypatch.setenv("OUR_KEY", "hunter2")
+    monkeypatch.setenv("OUR_SECRET", "hunter3")
+    opened = place.fs.handler.fs
+    assert (opened.key, opened.secret, opened.anon) == ("hunter2", "hunter3", False)
+    assert "hunter" not in repr(place)
+
+
+def test_azures_container_stands_before_the_account() -> None:
+    place = Location.of("abfs://box@account.dfs.core.windows.net/runs").child("x")
+    assert place.path == "box/runs/x"
+
+
 def test_a_directory_that_cannot_be_read_is_an_error_and_not_absence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be read"):
@@ -41,6 +93,12 @@ def test_a_crashed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyt
         ("ftp://host/x", "accepted are a local path and the schemes file, s3"),
         ("s3:///x", "accepted is s3://bucket/prefix"),
         ("s3://k:s@b/x", "credentials do not belong into a URI"),
+        (
+            "s3://b/x?secret_key=hunter2",
+            r"given s3://b\?secret_key=…; a secret does not belong into a URI, accepted is the name",
+        ),
+        ("s3fs://b/x?key=hunter2", r"accepted is the name of an environment variable, key=\$NAME"),
+        ("custom://b/x", r"accepted is custom://folder\?filesystem=package.module:function"),
         ("", "accepted is a local path or a URI"),
     ],
 )
