@@ -24,6 +24,7 @@ from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, RunDir
 from plugin_core.sources import unpack
 from plugin_core.steps import StepContext, run_step
+from plugin_core.steps.shared import check_shared
 from plugin_core.storage import be_patient
 from plugin_core.tracking import note_origin, stop_tracking
 from plugin_core.watch import Watch, signal_pipe
@@ -50,6 +51,7 @@ def run_attempt(
         try:
             watch.look()
             connect(_ship_sources(rundir, spec.runtime_env))
+            check_shared(rundir)
             if spec.tracking:
                 note_origin(rundir)
             context = StepContext(

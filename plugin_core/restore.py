@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from plugin_core import manifest
 from plugin_core.fenced_fs import SNAPSHOT
 from plugin_core.journal import index_of
 from plugin_core.rundir import RunDir
@@ -65,11 +66,14 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, journal: list[dict
     names = set(rundir.location.names())
 
     def complete(name: str) -> bool:
-        return name in names and bool(rundir.location.child(name).names())
+        place = rundir.location.child(name)
+        return name in names and bool(place.names()) and not manifest.problem(place)
 
     absent = [entry.name for entry in listed if not complete(entry.name)]
     if absent:
-        problem = f"lists {len(absent)} absent or empty director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"
+        problem = (
+            f"lists {len(absent)} absent, empty or damaged director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"
+        )
     if not problem:
         return ""
     # in the journal's order; what only the snapshot knows came in the second before a kill, so it is the newest

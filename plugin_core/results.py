@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
@@ -12,8 +14,6 @@ from plugin_core.jsonsafe import json_safe
 from plugin_core.storage import Location, normalise
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     import ray.train
 
     from plugin_core.specs import TrainSpec
@@ -66,10 +66,17 @@ class CheckpointRef(_Reference):
         location = Location.of(self.uri)
         return Checkpoint(path=location.path, filesystem=location.fs)
 
-    def as_directory(self) -> AbstractContextManager[str]:
-        """A local directory with the checkpoint's files, for the length of a `with` block."""
-        directory: AbstractContextManager[str] = self.to_ray().as_directory()
-        return directory
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """A local directory with the checkpoint's files, for the length of a `with` block; of several processes on a node,
+        one downloads it. Raises SpecError where a file is not as it was written, or there is none."""
+        from plugin_core.manifest import check_copy
+
+        if not Location.of(self.uri).names():
+            raise SpecError(f"checkpoint: given {self.uri!r}, where there is nothing (any more); accepted is a checkpoint")
+        with self.to_ray().as_directory() as folder:
+            check_copy(folder, self.uri)
+            yield folder
 
 
 class _Result(_Reference):

@@ -55,19 +55,19 @@ def embedded_head(home: Path, num_cpus: int = 4) -> Iterator[local_head.Head]:
 
 
 @contextlib.contextmanager
-def s3_server(log: Path) -> Iterator[str]:
-    """moto's S3 server with the bucket "runs"; yields a storage URI in it."""
+def s3_server(log: Path, host: str = "127.0.0.1") -> Iterator[str]:
+    """moto's S3 server, on an address of this machine, with the bucket "runs"; yields a storage URI in it."""
     import boto3
 
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True)
     try:
-        wait_for_http(f"http://127.0.0.1:{port}/moto-api/", process)
+        wait_for_http(f"http://{host}:{port}/moto-api/", process)
         with environment(S3_ENVIRONMENT):
-            boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}").create_bucket(Bucket="runs")
-            yield f"s3://runs/prefix?endpoint_override=127.0.0.1:{port}&scheme=http"
+            boto3.client("s3", endpoint_url=f"http://{host}:{port}").create_bucket(Bucket="runs")
+            yield f"s3://runs/prefix?endpoint_override={host}:{port}&scheme=http"
     finally:
         process.terminate()
         process.wait(timeout=30)

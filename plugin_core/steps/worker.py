@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_core import env_files
+from plugin_core import env_files, manifest
 from plugin_core.frameworks import world
 from plugin_core.frameworks.seeds import set_seed
 from plugin_core.functions import call_with
@@ -111,6 +111,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
             # names the directory for all
             number = get_train_context().report_call_index + 1 + skip
             name = f"{checkpoint_dir_name or 'checkpoint'}_a{options.attempt:03}_{number:06}"
+            if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD:
+                kwargs.setdefault("checkpoint_upload_fn", manifest.upload)
             super().report(
                 _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
             )

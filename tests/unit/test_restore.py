@@ -91,7 +91,7 @@ def test_one_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> 
     for file in (run / "checkpoint_a001_000003").iterdir():
         file.unlink()
     said = repair(run, CONFIG)
-    assert "lists 1 absent or empty directory (checkpoint_a001_000003)" in said
+    assert "lists 1 absent, empty or damaged directory (checkpoint_a001_000003)" in said
     (run / "checkpoint_a001_000003").rmdir()
     assert restored(run) == [*GOOD[:2], "latest checkpoint_a001_000002"]
 

@@ -1,0 +1,115 @@
+"""What a checkpoint is made of, written last: a checkpoint that does not match it is never used.
+
+Each rank that uploads files writes a list of them, with sizes and CRC-32s, when they are all there, and before the report
+reaches Ray's controller; so a registered checkpoint has the lists of all its ranks. A checkpoint of another library has
+none, and is taken as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.storage import Location
+
+if TYPE_CHECKING:
+    import ray.train
+
+FOLDER = ".manifest"
+_CHUNK = 1 << 20
+
+
+def describe(folder: str | Path) -> dict[str, list[int]]:
+    """The files below a local folder: path → size in bytes, CRC-32."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            file = Path(place, name)
+            path = file.relative_to(folder).as_posix()
+            if not path.startswith(f"{FOLDER}/"):
+                found[path] = [file.stat().st_size, _crc32(file)]
+    return found
+
+
+def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+    """Ray Train's `checkpoint_upload_fn`: Ray's own upload, and the manifest behind it."""
+    from ray.train.v2._internal.execution.context import get_train_context
+
+    context = get_train_context()
+    files = describe(checkpoint.path)
+    kept = context.storage_context.persist_current_checkpoint(checkpoint, name)
+    folder = f"{kept.path}/{FOLDER}"
+    kept.filesystem.create_dir(folder)
+    with kept.filesystem.open_output_stream(f"{folder}/{context.get_world_rank():05}.json") as stream:
+        stream.write(json.dumps({"files": files}).encode())
+    return kept
+
+
+def problem(checkpoint: Location) -> str:
+    """In what a checkpoint on storage does not match its manifest, by names and sizes; "" where it does or has none. Raises
+    StorageError where that cannot be told."""
+    lists = checkpoint.child(FOLDER)
+    there: dict[str, int] | None = None
+    for name in lists.names():
+        files = _files(lists.child(name))
+        if files is None:
+            return f"{FOLDER}/{name} is torn"
+        there = there if there is not None else _sizes(checkpoint)
+        for path, (size, _) in files.items():
+            if (found := there.get(path)) != size:
+                return f"{path} has {'nothing' if found is None else f'{found} bytes'}, of {size}"
+    return ""
+
+
+def check_copy(folder: str | Path, uri: str) -> None:
+    """Raise SpecError where a local copy of the checkpoint at `uri` does not match its manifest, byte by byte."""
+    for file in sorted(Path(folder, FOLDER).glob("*.json")):
+        files = _parse(file.read_bytes())
+        if files is None:
+            raise _damaged(uri, f"{FOLDER}/{file.name} is torn")
+        for path, (size, crc32) in files.items():
+            part = Path(folder, path)
+            if not part.is_file() or part.stat().st_size != size:
+                raise _damaged(uri, f"{path} is missing or cut")
+            if _crc32(part) != crc32:
+                raise _damaged(uri, f"{path} has another content than was written")
+
+
+def _damaged(uri: str, what: str) -> SpecError:
+    return SpecError(f"checkpoint: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
+
+
+def _files(place: Location) -> dict[str, Any] | None:
+    data = place.read()
+    return _parse(data) if data is not None else None
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    try:
+        files = json.loads(data)["files"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return files if isinstance(files, dict) else None
+
+
+def _sizes(checkpoint: Location) -> dict[str, int]:
+    from pyarrow.fs import FileSelector, FileType
+
+    try:
+        found = checkpoint.fs.get_file_info(FileSelector(checkpoint.path, recursive=True))
+    except OSError as exc:
+        raise StorageError(f"{checkpoint.uri} cannot be listed: {exc}") from exc
+    start = len(checkpoint.path.strip("/")) + 1
+    return {info.path.strip("/")[start:]: info.size for info in found if info.type == FileType.File}
+
+
+def _crc32(file: Path) -> int:
+    value = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value

@@ -1,0 +1,130 @@
+"""Hosts on one machine: network namespaces with an address each on a bridge, and file systems that are not shared."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from plugin_core import RayCluster
+from plugin_core.local_head import MARK, end_processes, marked_processes
+from tests.servers import S3_ENVIRONMENT, wait_for_nodes
+
+#: Ports may be the same on each host, as on real ones.
+GCS, DASHBOARD = 6379, 8265
+
+
+def available() -> str:
+    """Why there can be no hosts here; "" where there can."""
+    if shutil.which("ip") is None or shutil.which("unshare") is None:
+        return "ip (iproute2) and unshare (util-linux) are not installed"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    return ""
+
+
+class Hosts:
+    """A Ray of several hosts, the first one its head. Each has an address of its own, and sees `private` as an empty folder
+    of its own: what is written there by one host is there for no other, nor for this process."""
+
+    def __init__(self, folder: Path, count: int, num_cpus: int = 1):
+        self.mark, self.token = secrets.token_hex(8), secrets.token_hex(16)
+        self.private = folder / "private"
+        self.private.mkdir()
+        self._folder, self._name = folder, f"rt{secrets.token_hex(2)}"
+        self._network = f"10.77.{secrets.randbelow(250) + 1}"
+        self.gateway = f"{self._network}.1"
+        self.nodes: list[subprocess.Popen[bytes]] = []
+        self._num_cpus = num_cpus
+        self._count = count
+
+    def __enter__(self) -> Self:
+        try:
+            _ip("link", "add", self._name, "type", "bridge")
+            _ip("address", "add", f"{self.gateway}/24", "dev", self._name)
+            _ip("link", "set", self._name, "up")
+            for _ in range(self._count):
+                self.add()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.ip(0)}:{DASHBOARD}"
+
+    def ip(self, number: int) -> str:
+        return f"{self._network}.{number + 11}"
+
+    def cluster(self) -> RayCluster:
+        return RayCluster(self.address, self.token, python=sys.executable)
+
+    def add(self) -> int:
+        """Start another host; returns its number."""
+        number = len(self.nodes)
+        host, link = f"{self._name}n{number}", f"{self._name}v{number}"
+        _ip("netns", "add", host)
+        _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host)
+        _ip("link", "set", link, "master", self._name, "up")
+        _ip("-n", host, "address", "add", f"{self.ip(number)}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            _ip("-n", host, "link", "set", device, "up")
+        _ip("-n", host, "route", "add", "default", "via", self.gateway)
+        log = (self._folder / f"host-{number}.log").open("wb")
+        # its own mounts: the private folder, and Ray's, which is found by its path
+        script = f'mount -t tmpfs none "{self.private}" && exec "$@"'
+        command = ["ip", "netns", "exec", host, "unshare", "--mount", "sh", "-c", script, "sh", *self._ray(number)]
+        process = subprocess.Popen(command, env=self._environment(number), stdout=log, stderr=log, process_group=0)
+        self.nodes.append(process)
+        wait_for_nodes(self.address, self.token, sum(node.poll() is None for node in self.nodes))
+        return number
+
+    def kill(self, number: int) -> None:
+        """The host is gone: SIGKILL for all of its processes, and its cable is cut."""
+        host = f"{self._name}n{number}"
+        found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=True).stdout.split()
+        _ip("link", "set", f"{self._name}v{number}", "down")
+        for pid in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(int(pid)).kill()
+        self.nodes[number].wait(30)
+
+    def hide(self, number: int, folder: Path) -> None:
+        """From now on the host sees an empty folder there."""
+        target = str(self.nodes[number].pid)
+        command = ["nsenter", "--mount", "--target", target, "mount", "-t", "tmpfs", "none", str(folder)]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def _ray(self, number: int) -> list[str]:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        command += [f"--node-ip-address={self.ip(number)}", f"--num-cpus={self._num_cpus}"]
+        command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=200000000"]
+        if number > 0:
+            return [*command, f"--address={self.ip(0)}:{GCS}"]
+        head = ["--head", f"--port={GCS}", "--dashboard-host=0.0.0.0", f"--dashboard-port={DASHBOARD}"]
+        return [*command, *head, f"--temp-dir={self._folder / 'ray'}"]
+
+    def _environment(self, number: int) -> dict[str, str]:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_ADDRESS": f"{self.ip(0)}:{GCS}"}
+        return {**plain, **ray, **S3_ENVIRONMENT, MARK: self.mark}
+
+    def __exit__(self, *exc: object) -> None:
+        end_processes(marked_processes(self.mark), 2.0)
+        for number, node in enumerate(self.nodes):
+            node.wait(30)
+            subprocess.run(["ip", "netns", "delete", f"{self._name}n{number}"], check=False, capture_output=True)
+        subprocess.run(["ip", "link", "delete", self._name], check=False, capture_output=True)
+        assert marked_processes(self.mark) == []
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)

@@ -1,0 +1,91 @@
+"""A checkpoint that is not as it was written is not used."""
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plugin_core import CheckpointRef, manifest
+from plugin_core.errors import SpecError
+from plugin_core.storage import Location
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "model.bin").write_bytes(b"weights" * 1000)
+    (folder / "parts" / "1.bin").write_bytes(b"part")
+    files = manifest.describe(folder)
+    (folder / ".manifest").mkdir()
+    (folder / ".manifest" / "00000.json").write_text(json.dumps({"files": files}))
+    return folder
+
+
+def test_the_manifest_holds_sizes_and_crc_32s_of_all_files(checkpoint: Path) -> None:
+    assert manifest.describe(checkpoint) == {
+        "model.bin": [7000, zlib.crc32(b"weights" * 1000)],
+        "parts/1.bin": [4, zlib.crc32(b"part")],
+    }
+    assert manifest.problem(Location.of(str(checkpoint))) == ""
+    with CheckpointRef(uri=str(checkpoint)).as_directory() as folder:
+        assert Path(folder, "model.bin").is_file()
+
+
+def cut(folder: Path) -> None:
+    with (folder / "model.bin").open("r+b") as file:
+        file.truncate(10)
+
+
+def remove(folder: Path) -> None:
+    (folder / "parts" / "1.bin").unlink()
+
+
+def tear(folder: Path) -> None:
+    (folder / ".manifest" / "00000.json").write_text('{"files": {"mo')
+
+
+@pytest.mark.parametrize(
+    ("damage", "found", "told"),
+    [
+        (cut, "model.bin has 10 bytes, of 7000", "model.bin is missing or cut"),
+        (remove, "parts/1.bin has nothing, of 4", "parts/1.bin is missing or cut"),
+        (tear, ".manifest/00000.json is torn", ".manifest/00000.json is torn"),
+    ],
+)
+def test_damage_is_found_on_storage_and_told(
+    checkpoint: Path, damage: Callable[[Path], None], found: str, told: str
+) -> None:
+    damage(checkpoint)
+    assert manifest.problem(Location.of(str(checkpoint))) == found
+    with pytest.raises(SpecError) as caught, CheckpointRef(uri=str(checkpoint)).as_directory():
+        pass
+    assert caught.value.message == (
+        f"checkpoint: given {str(checkpoint)!r}, which is damaged ({told}); accepted is a checkpoint as it was written"
+    )
+
+
+def test_another_content_of_the_same_size_is_told(checkpoint: Path) -> None:
+    (checkpoint / "parts" / "1.bin").write_bytes(b"trap")
+    with (
+        pytest.raises(SpecError, match=r"parts/1.bin has another content than was written"),
+        CheckpointRef(uri=str(checkpoint)).as_directory(),
+    ):
+        pass
+
+
+def test_a_deleted_checkpoint_is_told(tmp_path: Path) -> None:
+    with (
+        pytest.raises(SpecError, match=r"where there is nothing \(any more\)"),
+        CheckpointRef(uri=str(tmp_path / "gone")).as_directory(),
+    ):
+        pass
+
+
+def test_a_checkpoint_of_another_library_is_taken_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"1")
+    assert manifest.problem(Location.of(str(tmp_path))) == ""
+    with CheckpointRef(uri=str(tmp_path)).as_directory() as folder:
+        assert Path(folder, "model.bin").read_bytes() == b"1"
