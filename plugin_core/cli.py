@@ -108,6 +108,42 @@ def status(run: Run) -> None:
 
 
 @app.command()
+def checkpoints(run: Run) -> None:
+    """A run's checkpoints on storage, with the metrics of their reports."""
+    from plugin_core.retention import checkpoints as of_run
+    from plugin_core.rundir import RunDir
+
+    rundir = RunDir.at(run)
+    rundir.read_record()
+    table = Table("checkpoint", "metrics", "state", "kept for")
+    for entry in of_run(rundir):
+        table.add_row(entry.name, json.dumps(entry.metrics), entry.state, ", ".join(entry.kept_for))
+    Console().print(table)
+
+
+@app.command()
+def prune(
+    storage: Annotated[str, typer.Argument(help="the storage path or URI that the runs lie in")],
+    older_than_days: Annotated[float, typer.Option(help="leave what was over later than so many days ago")] = 30.0,
+    also_results: Annotated[bool, typer.Option("--also-results", help="also the checkpoints that results name")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="delete; without it they are only listed")] = False,
+) -> None:
+    """The checkpoints of old runs that nobody needs: never of a run that may live, never one that is pinned."""
+    from datetime import timedelta
+
+    from plugin_core.retention import prunable
+    from plugin_core.retention import prune as prune_one
+    from plugin_core.storage import Location
+
+    count = 0
+    for rundir, name in prunable(Location.of(storage), timedelta(days=older_than_days), also_results):
+        if not delete or prune_one(rundir, name):
+            print(rundir.location.child(name).uri)
+            count += 1
+    err.print(f"{count} checkpoints {'deleted' if delete else 'may go; --delete deletes them'}")
+
+
+@app.command()
 def result(run: Run) -> None:
     """The result of a finished run, as JSON."""
     from plugin_core.errors import SpecError
