@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +16,7 @@ from plugin_core.lineage import check_framework
 from plugin_core.output import check_output
 from plugin_core.record import spec_datasets, spec_functions
 from plugin_core.rundir import RunDir
-from plugin_core.specs import BatchInferSpec, DatasetConfig, Evaluation, StepSpec, TrainSpec, TuneSpec
+from plugin_core.specs import BatchInferSpec, DatasetConfig, Evaluation, SplitConfig, StepSpec, TrainSpec, TuneSpec
 from plugin_core.storage import Location
 from plugin_core.tuning.search import make_scheduler, make_searcher
 
@@ -73,7 +76,8 @@ def check_dataset(field: str, config: DatasetConfig, needed: Mapping[str, Sequen
         if not location.exists():
             raise SpecError(f"{field}.path: given {path!r}, where there is nothing; accepted is an existing file or folder")
         wanted = {f"{field}.columns": config.columns or [], **needed}
-        if any(wanted.values()):
+        # the other formats have columns of Ray's naming, which show when they are read
+        if any(wanted.values()) and config.guessed_format in ("parquet", "csv", "json"):
             names = _schema_names(field, location, config)
             for source, columns in wanted.items():
                 for missing in (name for name in columns if name not in names):
@@ -94,20 +98,67 @@ def load(
         # Ray's newer parquet reader (2.60) packs up to 128 MiB into one block, whatever `override_num_blocks` says, and a
         # block goes to one actor; the older one heeds `read_op_min_num_blocks` (200)
         settings.use_datasource_v2 = False
-    if config.function is not None:
-        dataset: ray.data.Dataset = function()(**config.kwargs)
-        return dataset
+    dataset = function()(**config.kwargs) if config.function is not None else _read(config)
+    if config.columns and config.guessed_format != "parquet" and config.path is not None:
+        dataset = dataset.select_columns(config.columns)
+    if config.split is not None:
+        dataset = dataset.filter(functools.partial(in_part, split=config.split))
+    if config.shuffle_seed is not None:
+        dataset = dataset.random_shuffle(seed=config.shuffle_seed)
+    return dataset.materialize() if config.materialize else dataset
+
+
+def in_part(row: Mapping[str, Any], split: SplitConfig) -> bool:
+    """Whether a row is of the part; told by the row alone. Raises KeyError for a column that it has not."""
+    digest = hashlib.blake2b(str(split.seed).encode(), digest_size=8)
+    for name in sorted(split.by if split.by is not None else row):
+        value = row[name]
+        digest.update(name.encode() + b"=")
+        digest.update(value.tobytes() if hasattr(value, "tobytes") else repr(value).encode())
+    share = int.from_bytes(digest.digest(), "big") / 2**64
+    return (share < split.test_size) == (split.part == "test")
+
+
+def _read(config: DatasetConfig) -> ray.data.Dataset:
+    import ray.data
+
     locations = [Location.of(path) for path in _paths(config)]
     paths, filesystem = [location.path for location in locations], locations[0].fs
     match config.guessed_format:
         case "parquet":
             _limit_footer_readers()
             return ray.data.read_parquet(paths, filesystem=filesystem, columns=config.columns)
-        case "csv":
-            dataset = ray.data.read_csv(paths, filesystem=filesystem)
-        case _:
-            dataset = ray.data.read_json(paths, filesystem=filesystem)
-    return dataset.select_columns(config.columns) if config.columns else dataset
+        case "huggingface":
+            return _huggingface(locations)
+        case name:
+            return getattr(ray.data, f"read_{name}")(paths, filesystem=filesystem)
+
+
+def _huggingface(locations: list[Location]) -> ray.data.Dataset:
+    """What `datasets.Dataset.save_to_disk` wrote: arrow files, and a state that names them in order."""
+    import ray
+    import ray.data
+
+    files = []
+    for location in locations:
+        state = json.loads(location.child("state.json").read() or b"{}")
+        found = [location.child(entry["filename"]).uri for entry in state.get("_data_files", [])]
+        if not found:
+            raise SpecError(
+                f"path: given {location.uri!r}, which holds no state.json that names files; accepted for the format"
+                " huggingface is what datasets.Dataset.save_to_disk wrote"
+            )
+        files += found
+    read = ray.remote(_read_stream)
+    return ray.data.from_arrow_refs([read.remote(file) for file in files])
+
+
+def _read_stream(uri: str) -> Any:
+    import pyarrow.ipc
+
+    place = Location.of(uri)
+    with place.fs.open_input_stream(place.path) as stream, pyarrow.ipc.open_stream(stream) as reader:
+        return reader.read_all()
 
 
 def _limit_footer_readers() -> None:

@@ -15,7 +15,9 @@ from plugin_core.storage import Location
 def dataset_fingerprint(config: DatasetConfig) -> str | None:
     """The user's own `version` where there is one; else the files' names, sizes and times of change. None: a function's
     dataset without a version, of which nothing can be told. Raises StorageError where the files cannot be looked at."""
-    what = {"columns": config.columns, "format": config.guessed_format, "kwargs": config.kwargs}
+    what: dict[str, Any] = {"columns": config.columns, "format": config.guessed_format, "kwargs": config.kwargs}
+    if config.split is not None:
+        what["split"] = config.split.model_dump()
     if config.version is not None:
         return _hash({"version": config.version, "path": config.path, **what})
     if config.path is None:

@@ -8,8 +8,9 @@ import platform
 from typing import Any
 
 from plugin_core import functions, sources
+from plugin_core.errors import SpecError
 from plugin_core.jsonsafe import flat
-from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec
+from plugin_core.specs import SCHEMA, DatasetConfig, StepSpec, parse_spec
 
 #: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
 OPERATIONAL = (
@@ -23,7 +24,7 @@ OPERATIONAL = (
 )
 MODULES = "the modules that travel with the step"
 #: The fields of specs that hold a user's function.
-FUNCTIONS = ("train_loop_per_worker", "evaluate", "predictor", "torchmetrics")
+FUNCTIONS = ("train_loop_per_worker", "preprocessor", "evaluate", "predictor", "torchmetrics")
 
 
 def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
@@ -88,7 +89,7 @@ def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
 
 def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
     """The fields, dotted, in which two spec records differ in what they compute."""
-    ours, theirs = flat(record["spec"]), flat(kept["spec"])
+    ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     changed = sorted(name for name in names if not _is_operational(name))
     if kept["code"] != record["code"]:
@@ -98,7 +99,7 @@ def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
 
 def code_alone(kept: dict[str, Any], record: dict[str, Any]) -> bool:
     """Whether two spec records differ in nothing but the code behind the same names."""
-    ours, theirs = flat(record["spec"]), flat(kept["spec"])
+    ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
 
     def same_function(field: str) -> bool:
         values = str(ours.get(field)), str(theirs.get(field))
@@ -127,6 +128,14 @@ def _computed(record: dict[str, Any]) -> dict[str, Any]:
 
 def _hash(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _as_now(spec: dict[str, Any]) -> dict[str, Any]:
+    """A kept spec with the defaults of fields that came later; as it is where it is none any more."""
+    try:
+        return parse_spec(spec).to_json()
+    except SpecError:
+        return spec
 
 
 def _is_operational(field: str) -> bool:

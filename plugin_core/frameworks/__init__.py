@@ -38,10 +38,12 @@ class TrainerInputs:
     scaling_config: Any
     run_config: Any
     datasets: dict[str, Any]
+    dataset_config: Any = None
 
     def for_trainer(self) -> dict[str, Any]:
         """The keyword arguments that all of Ray's trainers have, but for the loop and its config."""
-        return {"scaling_config": self.scaling_config, "run_config": self.run_config, "datasets": self.datasets}
+        names = ("scaling_config", "run_config", "datasets", "dataset_config")
+        return {name: getattr(self, name) for name in names}
 
 
 _TORCH = {"torch": "2.6"}

@@ -55,8 +55,8 @@ def trainer_arguments(
     return {
         "train_loop_per_worker": inputs.wrap(declared_loop),
         "train_loop_config": config,
-        "dataset_config": DataConfig(datasets_to_split=["train"]),
         **inputs.for_trainer(),
+        "dataset_config": DataConfig(datasets_to_split=["train"]),
     }
 
 

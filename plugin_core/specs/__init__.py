@@ -16,6 +16,7 @@ from plugin_core.specs.config import FailureConfig as FailureConfig
 from plugin_core.specs.config import Limits as Limits
 from plugin_core.specs.config import RunConfig as RunConfig
 from plugin_core.specs.config import ScalingConfig as ScalingConfig
+from plugin_core.specs.config import SplitConfig as SplitConfig
 from plugin_core.specs.config import StepSpec as StepSpec
 from plugin_core.specs.evaluate import Comparison as Comparison
 from plugin_core.specs.evaluate import EvaluateSpec as EvaluateSpec

@@ -135,19 +135,50 @@ class Limits(Model):
     orphan_timeout_s: float | None = Field(None, gt=0, description="without a sign of any orchestrator the driver stops")
 
 
+#: What a dataset may be made of, by the endings that tell it.
+FORMATS = {
+    "parquet": ("parquet",),
+    "csv": ("csv",),
+    "json": ("json", "jsonl"),
+    "text": ("txt",),
+    "numpy": ("npy",),
+    "images": (),
+    "webdataset": ("tar",),
+    "huggingface": (),
+}
+
+
+class SplitConfig(Model):
+    """One part of the rows: about a share of `test_size`, or all the others. A row belongs to the one or the other by a
+    hash of its content, or of the columns `by`, with `seed`: so two datasets of one source that name both parts have no
+    row in common, in another step, on another cluster, and when rows are added later; equal rows stay together. (Give
+    `by` where two steps read different columns.)"""
+
+    part: Literal["train", "test"]
+    test_size: float = Field(gt=0, lt=1)
+    seed: int = 0
+    by: list[str] | None = None
+
+
 class DatasetConfig(Model):
     """A Ray Dataset by path and format, or by a function that returns one (called in the driver).
 
     `version`: the user's own name of what the data is now (a date, a commit, a table's version), by which a retraining
-    tells whether there is anything new; without one it goes by the files' names, sizes and times of change.
+    tells whether there is anything new; without one it goes by the files' names, sizes and times of change. `split`: a part
+    of the rows. `shuffle_seed`: the rows in another order, always the same. `materialize`: read once and kept in the
+    object store, not once an epoch. In a training `shard` gives each worker a part of the rows, else all of them.
     """
 
     path: Place | list[Place] | None = None
-    format: Literal["parquet", "csv", "json"] | None = None
+    format: Literal[tuple(FORMATS)] | None = None  # type: ignore[valid-type]
     columns: list[str] | None = None
     function: Function | None = None
     kwargs: dict[str, Any] = {}
     version: str | None = None
+    split: SplitConfig | None = None
+    shuffle_seed: int | None = None
+    materialize: bool = False
+    shard: bool = True
 
     @model_validator(mode="before")
     @classmethod
@@ -164,14 +195,14 @@ class DatasetConfig(Model):
         if (self.path is None) == (self.function is None):
             raise ValueError("accepted is exactly one of path and function")
         if self.path is not None and self.format is None and self.guessed_format is None:
-            raise ValueError(f"format: missing and not told by {self.path!r}; accepted are parquet, csv, json")
+            raise ValueError(f"format: missing and not told by {self.path!r}; accepted are {', '.join(FORMATS)}")
         return self
 
     @property
     def guessed_format(self) -> str | None:
         first = self.path[0] if isinstance(self.path, list) else self.path or ""
         suffix = first.split("?")[0].rstrip("/").rsplit(".", 1)[-1].lower()
-        return self.format or {"parquet": "parquet", "csv": "csv", "json": "json", "jsonl": "json"}.get(suffix)
+        return self.format or next((name for name, endings in FORMATS.items() if suffix in endings), None)
 
 
 class StepSpec(Model):

@@ -33,7 +33,9 @@ class TrainSpec(StepSpec):
     `train_loop_per_worker` runs on every worker; XGBoost and LightGBM may go without one and be declared by `params`,
     `label_column`, `num_boost_round`, `early_stopping_rounds` and `checkpoint_frequency` (rounds) instead. `resume_from`
     is a checkpoint of *another* run to start warm from; the loop finds it through `ray.train.get_checkpoint()` as long as
-    the run has no checkpoint of its own. `deepspeed_config` is DeepSpeed's JSON; the loop finds it in its config under
+    the run has no checkpoint of its own. `preprocessor` returns a preprocessor of `ray.data.preprocessors`: it is fitted on
+    the dataset "train" once, transforms all datasets, and goes with each checkpoint to evaluation and batch inference.
+    `deepspeed_config` is DeepSpeed's JSON; the loop finds it in its config under
     that name. `seed`: of Python's, NumPy's and the framework's random numbers, set in each worker before the loop.
     `report_all_ranks`: the journal keeps what each rank reports, not rank 0 alone. `world_check`: fail where workers that
     should train together train alone.
@@ -45,6 +47,7 @@ class TrainSpec(StepSpec):
     train_loop_config: dict[str, Any] = {}
     scaling_config: ScalingConfig = ScalingConfig()
     datasets: dict[str, DatasetConfig] = {}
+    preprocessor: Function | None = None
     torch_config: TorchConfig | None = None
     tensorflow_config: TensorflowConfig | None = None
     deepspeed_config: dict[str, Any] | None = None
@@ -57,6 +60,12 @@ class TrainSpec(StepSpec):
     report_all_ranks: bool = False
     world_check: bool = True
     resume_from: CheckpointRef | None = None
+
+    @model_validator(mode="after")
+    def _preprocessor(self) -> Self:
+        if self.preprocessor is not None and "train" not in self.datasets:
+            raise ValueError("datasets: 'train' is missing, which the preprocessor is fitted on")
+        return self
 
     @model_validator(mode="after")
     def _framework(self) -> Self:

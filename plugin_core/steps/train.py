@@ -6,12 +6,14 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plugin_core import data
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.frameworks import TrainerInputs, build_trainer, worker_environment
 from plugin_core.journal import JournalReader, read_reports
+from plugin_core.preprocessors import fitted_preprocessor, serialize
 from plugin_core.progress import is_number
 from plugin_core.restore import repair_snapshot, standing_of
 from plugin_core.results import CheckpointRef, RunRef, TrainResult
@@ -55,22 +57,29 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         score_attribute=checkpoints.checkpoint_score_attribute,
         environment=context.worker_environment,
     )
-    wrapped = functools.partial(wrap, options=options)
-    loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     callbacks = [
         JournalCallback(uri, attempt, standing_of(context.rundir, journal), on_report, all_ranks=spec.report_all_ranks),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
+    datasets = {
+        name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
+        for name, config in spec.datasets.items()
+    }
+    if spec.preprocessor is not None:
+        context.set_phase("fitting the preprocessor")
+        preprocessor = fitted_preprocessor(context, datasets)
+        datasets = {name: preprocessor.transform(dataset) for name, dataset in datasets.items()}
+        options = replace(options, preprocessor=serialize(preprocessor))
+    wrapped = functools.partial(wrap, options=options)
+    loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     inputs = TrainerInputs(
         train_loop=wrapped(loop) if loop else None,
         wrap=wrapped,
         train_loop_config=spec.train_loop_config,
         scaling_config=_scaling_config(spec),
         run_config=_run_config(spec, context, callbacks),
-        datasets={
-            name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
-            for name, config in spec.datasets.items()
-        },
+        datasets=datasets,
+        dataset_config=_dataset_config(spec),
     )
     trainer = build_trainer(spec, inputs)
     context.set_phase("training")
@@ -109,6 +118,14 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         worker_runtime_env=_worker_runtime_env(spec),
         callbacks=callbacks,
     )
+
+
+def _dataset_config(spec: TrainSpec) -> Any:
+    if all(config.shard for config in spec.datasets.values()):
+        return None  # Ray's default: each worker a part of each
+    from ray.train import DataConfig
+
+    return DataConfig(datasets_to_split=[name for name, config in spec.datasets.items() if config.shard])
 
 
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:

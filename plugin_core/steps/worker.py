@@ -14,6 +14,7 @@ from plugin_core.frameworks import world
 from plugin_core.frameworks.seeds import set_seed
 from plugin_core.functions import call_with
 from plugin_core.jsonsafe import json_safe
+from plugin_core.preprocessors import KEY as PREPROCESSOR
 
 #: The attribute of an exception that carries its traceback, as text, from a worker to the driver.
 TRACEBACK = "_raytrain_traceback"
@@ -23,8 +24,8 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 @dataclass(frozen=True)
 class WorkerOptions:
     """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
-    metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `environment` the
-    variables of rank 0 and of the others."""
+    metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `preprocessor` what
+    goes with each checkpoint of rank 0, `environment` the variables of rank 0 and of the others."""
 
     run_uri: str
     attempt: int
@@ -33,6 +34,7 @@ class WorkerOptions:
     world_of: str | None = None
     warm_start: str | None = None
     score_attribute: str | None = None
+    preprocessor: str | None = None
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
 
@@ -111,11 +113,15 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
             # names the directory for all
             number = get_train_context().report_call_index + 1 + skip
             name = f"{checkpoint_dir_name or 'checkpoint'}_a{options.attempt:03}_{number:06}"
+            if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
+                checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD:
                 kwargs.setdefault("checkpoint_upload_fn", manifest.upload)
             super().report(
                 _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
             )
+            if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
+                checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
                 # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
                 # interval. This waits for the controller's next poll.

@@ -1,0 +1,144 @@
+"""Datasets of a step on a real Ray: formats, parts, which are split among the workers, and a preprocessor fitted once."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+import ray
+
+from plugin_core import DatasetConfig, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, execute
+from plugin_core.data import load
+from plugin_core.errors import SpecError
+from plugin_core.journal import read_reports
+from plugin_core.rundir import RunDir
+
+
+@pytest.fixture(scope="module", autouse=True)
+def here() -> Iterator[None]:
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def rows(config: DatasetConfig) -> list[dict[str, Any]]:
+    return list(load(config, lambda: pytest.fail("no function")).take_all())
+
+
+def test_each_format_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    from PIL import Image
+
+    Image.new("RGB", (2, 2), "red").save(tmp_path / "red.png")
+    (tmp_path / "lines.txt").write_text("one\ntwo\n")
+    np.save(tmp_path / "numbers.npy", np.arange(3))
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
+    (tmp_path / "rows.csv").write_text("a,b\n1,x\n2,y\n")
+    disk = tmp_path / "huggingface"
+    disk.mkdir()
+    table = pa.table({"a": [1, 2, 3]})
+    with pa.OSFile(str(disk / "data-00000-of-00001.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    (disk / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+
+    assert rows(DatasetConfig(path=str(tmp_path / "red.png"), format="images"))[0]["image"].shape == (2, 2, 3)
+    assert [row["text"] for row in rows(DatasetConfig(path=str(tmp_path / "lines.txt")))] == ["one", "two"]
+    assert [int(row["data"]) for row in rows(DatasetConfig(path=str(tmp_path / "numbers.npy")))] == [0, 1, 2]
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.jsonl"))) == [{"a": 1}, {"a": 2}]
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.csv"), columns=["b"])) == [{"b": "x"}, {"b": "y"}]
+    assert rows(DatasetConfig(path=str(disk), format="huggingface")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_a_folder_that_huggingface_did_not_write_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"holds no state\.json that names files; accepted for the format huggingface"):
+        rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
+
+
+def make_preprocessor() -> Any:
+    from ray.data.preprocessors import StandardScaler
+
+    return StandardScaler(columns=["x"])
+
+
+def seeing(config: dict[str, Any]) -> None:
+    """Reports how many rows of each dataset this worker has, and the mean of all of `train` that it sees."""
+    import tempfile
+
+    import ray.train
+
+    counts, total = {}, 0.0
+    for name in config["datasets"]:
+        batches = list(ray.train.get_dataset_shard(name).iter_batches(batch_size=None))
+        counts[name] = sum(len(batch["x"]) for batch in batches)
+        total += sum(float(batch["x"].sum()) for batch in batches) if name == "train" else 0.0
+    metrics = {**counts, "sum": total}
+    if ray.train.get_context().get_world_rank() != 0:
+        ray.train.report(metrics)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "model").write_text("1")
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def judge(checkpoint: Any, dataset: Any) -> dict[str, float]:
+    from plugin_core import load_preprocessor
+
+    scaled = load_preprocessor(checkpoint).transform(dataset).to_pandas()["x"]
+    return {"rows": len(scaled), "largest": float(scaled.max())}
+
+
+def test_parts_shards_and_a_preprocessor_that_goes_with_the_checkpoint(tmp_path: Path) -> None:
+    file = str(tmp_path / "x.parquet")
+    pyarrow.parquet.write_table(pa.table({"x": np.arange(400, dtype=np.float64)}), file)
+
+    def part(name: str, **fields: Any) -> DatasetConfig:
+        return DatasetConfig(path=file, split={"part": name, "test_size": 0.25}, **fields)
+
+    spec = TrainSpec(
+        framework="python",
+        train_loop_per_worker=seeing,
+        train_loop_config={"datasets": ["train", "test"]},
+        datasets={"train": part("train", shuffle_seed=3), "test": part("test", shard=False, materialize=True)},
+        preprocessor=make_preprocessor,
+        report_all_ranks=True,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(name="data", storage_path=str(tmp_path)),
+    )
+    result = execute(spec)
+    (report,) = read_reports(RunDir.at(result.run.uri))
+    first, second = report["ranks"]
+    test = first["test"]
+    assert test == second["test"], "all of it on each worker"
+    assert 70 < test < 130
+    assert abs(first["train"] - second["train"]) <= 1, "a part each"
+    assert first["train"] + second["train"] in (400 - test, 400 - test - 1), "Ray gives each worker the same number"
+    assert abs(first["sum"] + second["sum"]) < 5, "scaled to a mean of 0"
+    evaluation = execute(
+        EvaluateSpec(
+            evaluate=judge,
+            checkpoint=result.checkpoint,
+            dataset=part("test"),
+            run_config=RunConfig(name="judge", storage_path=str(tmp_path)),
+        )
+    )
+    assert evaluation.metrics["rows"] == test, "the same part in another step"
+    assert 1.2 < evaluation.metrics["largest"] < 2, "in deviations of the training's part"
+
+
+def test_what_makes_no_preprocessor_is_told(tmp_path: Path) -> None:
+    file = str(tmp_path / "x.parquet")
+    pyarrow.parquet.write_table(pa.table({"x": [1.0]}), file)
+    spec = TrainSpec(
+        framework="python",
+        train_loop_per_worker=seeing,
+        datasets={"train": file},
+        preprocessor=lambda: "scaler",
+        run_config=RunConfig(name="wrong", storage_path=str(tmp_path)),
+    )
+    with pytest.raises(SpecError, match="preprocessor: given a function that returns str; accepted is one that returns a"):
+        execute(spec)
