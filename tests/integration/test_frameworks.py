@@ -86,7 +86,7 @@ def check_predictions(name: str, result: TrainResult) -> None:
 
 
 #: A smoke of each framework is in `make test`; these are second examples of one, or shown by another test there.
-SECOND = ("fsdp", "vit", "xgboost", "lightgbm")
+SECOND = ("torch", "fsdp", "vit", "xgboost", "lightgbm")
 SMOKE = [pytest.param(name, marks=pytest.mark.slow) if name in SECOND else name for name in NAMES]
 
 
@@ -168,7 +168,7 @@ def test_workers_that_train_alone_fail_with_what_to_change(
         execute(spec)
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", [pytest.param("xgboost", marks=pytest.mark.slow), "lightgbm"])
 def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path, here: None) -> None:
     spec = example(name).SPEC
     run_config = RunConfig(name=name, storage_path=str(tmp_path))
