@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking horovod framework-table test-gpu clean
+.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints horovod framework-table test-gpu clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
 	@echo "make bench-inference batch inference beside bare Ray Data and a bare loop, and its memory"
 	@echo "make bench-tune      a search beside bare Ray Tune"
+	@echo "make bench-checkpoints checkpoints to storage and back, beside bare copies"
 	@echo "make bench-tracking  a training with and without trackers"
 
 $(BIN)/python:
@@ -89,6 +90,9 @@ bench-inference: $(VENV)/.dev
 
 bench-tune: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tune
+
+bench-checkpoints: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.checkpoints
 
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking
