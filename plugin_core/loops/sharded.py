@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from plugin_core.loops import upload as uploads
-from plugin_core.loops.torch import _counters
 from plugin_core.loops.upload import Upload
 
 _COUNTERS = "counters.json"
@@ -37,7 +36,7 @@ def report(
     def write(folder: Path) -> None:
         dcp.save(_state(model, optimizer), storage_writer=dcp.FileSystemWriter(folder))
         if rank == 0:
-            (folder / _COUNTERS).write_text(json.dumps(_counters(metrics)))
+            (folder / _COUNTERS).write_text(json.dumps(uploads.counters(metrics)))
             if scheduler is not None:
                 torch.save(scheduler.state_dict(), folder / "scheduler.pt")
 

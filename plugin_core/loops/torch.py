@@ -41,7 +41,7 @@ def report(
     def write(folder: Path) -> None:
         torch.save(_random_state(), folder / _random_file(rank))
         if rank == 0:
-            state = {"model": _unwrapped(model).state_dict(), "counters": _counters(metrics)}
+            state = {"model": _unwrapped(model).state_dict(), "counters": uploads.counters(metrics)}
             for name, part in (("optimizer", optimizer), ("scheduler", scheduler)):
                 if part is not None:
                     state[name] = part.state_dict()
@@ -84,10 +84,6 @@ def load(checkpoint: Any, model: Any) -> Any:
     with checkpoint.as_directory() as folder:
         model.load_state_dict(torch.load(Path(folder, _STATE), map_location="cpu", weights_only=True)["model"])
     return model.eval()
-
-
-def _counters(metrics: dict[str, Any]) -> dict[str, int]:
-    return {name: value for name, value in metrics.items() if isinstance(value, int) and not isinstance(value, bool)}
 
 
 def _unwrapped(model: Any) -> Any:

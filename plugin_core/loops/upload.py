@@ -56,3 +56,8 @@ def is_own(folder: str | Path) -> bool:
     """Whether a checkpoint is of this very run, to go on with, rather than of another one, to start warm from."""
     file = Path(folder, _RUN)
     return file.exists() and file.read_text() == run_name()
+
+
+def counters(metrics: dict[str, Any]) -> dict[str, int]:
+    """The whole numbers among metrics, which count: epoch, step."""
+    return {name: value for name, value in metrics.items() if isinstance(value, int) and not isinstance(value, bool)}
