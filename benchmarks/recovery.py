@@ -86,7 +86,7 @@ def _kill_controller(running: Running, trail: Trail) -> None:
 def _kill_head(running: Running, trail: Trail) -> None:
     head = local_head.current()
     assert head is not None
-    for process in [psutil.Process(head.keeper_pid), *local_head.marked_processes(head.mark)]:
+    for process in [psutil.Process(head.keeper_pid), *head.processes()]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 

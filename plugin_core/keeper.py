@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 from filelock import FileLock
 
-from plugin_core.local_head import GRACE_S, MARK, Head, end_processes, marked_processes
+from plugin_core.local_head import MARK, Head, end_head
 
 #: the head is on loopback: no proxy of the environment stands in between
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -90,7 +90,7 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     """The keeper's life: start the head, publish it, watch for idleness, stop it."""
     ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix="rtw-", dir="/tmp" if os.path.isdir("/tmp") else None)
-    _publish(folder / "starting.json", {"mark": mark, "temp_dir": temp_dir})
+    _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
     # Ray opens its own folder to everybody; the one around it stays the owner's
     ray_dir = os.path.join(temp_dir, "ray")
     environment = {**ray_head_environment(ports, token), MARK: mark}
@@ -128,7 +128,7 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
                     (folder / "state.json").unlink(missing_ok=True)
                     stop.set()
         stop.wait(min(2.0, idle_timeout_s / 2))
-    end_processes(marked_processes(mark), GRACE_S)
+    end_head(mark, os.getpid())
     ray.wait()
     shutil.rmtree(temp_dir, ignore_errors=True)
     state = folder / "state.json"

@@ -2,7 +2,7 @@
 
 The keeper (`plugin_core.keeper`) starts `ray start --head --block` on loopback with ports, temp dir and
 token of its own, and stops it when no job has run for the idle timeout. It never touches another Ray on the machine:
-every process of the head carries a mark in its environment, and only marked processes are ended.
+only processes that carry the head's mark in their environment, or that Ray started in the keeper's session, are ended.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ class Head:
     temp_dir: str
     num_cpus: int
     idle_timeout_s: float
+
+    def processes(self) -> list[psutil.Process]:
+        """All of the head's, but the keeper."""
+        return marked_processes(self.mark, self.keeper_pid)
 
 
 def state_dir() -> Path:
@@ -119,7 +123,7 @@ def _clear_stale(folder: Path) -> None:
         file = folder / name
         if file.exists():
             left = json.loads(file.read_text())
-            end_processes(marked_processes(left["mark"]), GRACE_S)
+            end_head(left["mark"], left["keeper_pid"])
             shutil.rmtree(left["temp_dir"], ignore_errors=True)
             file.unlink()
 
@@ -132,15 +136,28 @@ def is_process(pid: int, started: float) -> bool:
         return False
 
 
-def marked_processes(mark: str) -> list[psutil.Process]:
+def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
+    """The processes with this mark. Ray's agents write their title over their environment, mark and all (and outlive their
+    raylet for minutes): of those it is told by the session that they were started in."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            title = "".join(process.cmdline()[:1])
+            agent = title.startswith(("ray::", "ray-")) and os.getsid(process.pid) in sessions
+            if agent or process.environ().get(MARK) == mark:
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+        except (psutil.Error, ProcessLookupError):
             continue
     return found
+
+
+def end_head(mark: str, *sessions: int) -> None:
+    """End all of a head's processes, also those that one of them began meanwhile."""
+    for _ in range(5):
+        if left := marked_processes(mark, *sessions):
+            end_processes(left, GRACE_S)
 
 
 def end_processes(processes: list[psutil.Process], grace_s: float = 20.0) -> None:

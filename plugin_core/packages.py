@@ -14,7 +14,7 @@ def require(field: str, given: Any, package: str, extra: str, oldest: str | None
     install = f"pip install 'ray-train-workflows[{extra}]'"
     if importlib.util.find_spec(package) is None:
         raise SpecError(f"{field}: given {given!r}, whose package {package} is not installed on the cluster; {install}")
-    if oldest is not None and (found := _version(package)) is not None:
+    if oldest is not None and (found := version(package)) is not None:
         from packaging.version import Version
 
         if Version(found) < Version(oldest):
@@ -24,7 +24,7 @@ def require(field: str, given: Any, package: str, extra: str, oldest: str | None
             )
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
     """The version of a package, also of its variant for CPUs; None for a distribution of another name."""
     for name in (package, f"{package}-cpu"):
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
-from importlib import metadata
 from pathlib import Path
 
 from example_flows.frameworks import NAMES, example
 from plugin_core.frameworks import FRAMEWORKS
+from plugin_core.packages import version
 
 PAGE = Path("docs/frameworks.md")
 #: What a column is shown by.
@@ -35,20 +35,11 @@ def results(file: Path) -> dict[tuple[str, str], str]:
     return found
 
 
-def version(package: str) -> str:
-    for name in (package, f"{package}-cpu"):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "not installed"
-
-
 def table(found: dict[tuple[str, str], str]) -> str:
     lines = ["| example | framework | versions | trains | resumes | sharded | elastic |", "|---|---|---|---|---|---|---|"]
     for name in NAMES:
         framework = FRAMEWORKS[example(name).SPEC.framework]
-        versions = ", ".join(f"{package} {version(package)}" for package in framework.packages)
+        versions = ", ".join(f"{package} {version(package) or 'not installed'}" for package in framework.packages)
         cells = {
             column: NOT.get((name, column)) or _word(found.get((test, name), "not run")) for column, test in COLUMNS.items()
         }

@@ -15,7 +15,7 @@ import psutil
 from plugin_core import RayCluster
 from plugin_core.jobs import JobsClient
 from plugin_core.keeper import free_ports, ray_head_command, ray_head_environment
-from plugin_core.local_head import MARK, end_processes, marked_processes
+from plugin_core.local_head import MARK, end_head, marked_processes
 from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 
@@ -41,7 +41,7 @@ class OwnHead:
 
     def add_node(self, num_cpus: int) -> list[psutil.Process]:
         """Another raylet on this machine; returns its processes, to be killed."""
-        before = {process.pid for process in marked_processes(self.mark)}
+        before = {process.pid for process in self.processes()}
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += [f"--address=127.0.0.1:{self.ports[0]}", f"--num-cpus={num_cpus}"]
         names = (
@@ -54,7 +54,7 @@ class OwnHead:
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         self._start(command)
         wait_for_nodes(self.address, self.token, len(self.nodes))
-        return [process for process in marked_processes(self.mark) if process.pid not in before]
+        return [process for process in self.processes() if process.pid not in before]
 
     def node_ids(self) -> list[str]:
         """The living nodes' ids, the head's first."""
@@ -68,16 +68,19 @@ class OwnHead:
 
     def _start(self, command: list[str]) -> None:
         log = (self._folder / f"node-{len(self.nodes)}.log").open("wb")
-        self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, process_group=0))
+        self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True))
+
+    def processes(self) -> list[psutil.Process]:
+        return marked_processes(self.mark, *(node.pid for node in self.nodes))
 
     def close(self) -> None:
-        for process in marked_processes(self.mark):
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.resume()
-        end_processes(marked_processes(self.mark), 2.0)
+        end_head(self.mark, *(node.pid for node in self.nodes))
         for node in self.nodes:
             node.wait(30)
-        assert marked_processes(self.mark) == []
+        assert self.processes() == []
 
 
 class Memory:
@@ -106,7 +109,7 @@ class Memory:
 
     def _now(self) -> tuple[int, int]:
         private, shared = 0, [0]
-        for process in marked_processes(self._head.mark):
+        for process in self._head.processes():
             with contextlib.suppress(OSError):
                 status = Path(f"/proc/{process.pid}/status").read_text()
                 sizes = dict(re.findall(r"^(Rss\w+):\s+(\d+) kB", status, re.MULTILINE))

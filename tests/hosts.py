@@ -14,7 +14,7 @@ from typing import Self
 import psutil
 
 from plugin_core import RayCluster
-from plugin_core.local_head import MARK, end_processes, marked_processes
+from plugin_core.local_head import MARK, end_head
 from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 #: Ports may be the same on each host, as on real ones.
@@ -82,7 +82,7 @@ class Hosts:
         # its own mounts: the private folder, and Ray's, which is found by its path
         script = f'mount -t tmpfs none "{self.private}" && exec "$@"'
         command = ["ip", "netns", "exec", host, "unshare", "--mount", "sh", "-c", script, "sh", *self._ray(number)]
-        process = subprocess.Popen(command, env=self._environment(number), stdout=log, stderr=log, process_group=0)
+        process = subprocess.Popen(command, env=self._environment(number), stdout=log, stderr=log, start_new_session=True)
         self.nodes.append(process)
         wait_for_nodes(self.address, self.token, sum(node.poll() is None for node in self.nodes))
         return number
@@ -118,12 +118,11 @@ class Hosts:
         return {**plain, **ray, **S3_ENVIRONMENT, MARK: self.mark}
 
     def __exit__(self, *exc: object) -> None:
-        end_processes(marked_processes(self.mark), 2.0)
+        end_head(self.mark, *(node.pid for node in self.nodes))
         for number, node in enumerate(self.nodes):
             node.wait(30)
             subprocess.run(["ip", "netns", "delete", f"{self._name}n{number}"], check=False, capture_output=True)
         subprocess.run(["ip", "link", "delete", self._name], check=False, capture_output=True)
-        assert marked_processes(self.mark) == []
 
 
 def _ip(*arguments: str) -> None:

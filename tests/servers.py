@@ -50,7 +50,7 @@ def embedded_head(home: Path, num_cpus: int = 4) -> Iterator[local_head.Head]:
             yield head
         finally:
             local_head.stop()
-            left = local_head.marked_processes(head.mark)
+            left = head.processes()
             assert left == [], f"processes of the head are left: {left}"
 
 

@@ -54,15 +54,12 @@ def examples(part: str) -> list[dict[str, Any]]:
     ]
 
 
-def train_loop(config: dict[str, Any]) -> None:
+def training_arguments(config: dict[str, Any]) -> Any:
     import ray.train
     import torch
-    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
+    from transformers import TrainingArguments
 
-    from plugin_core.loops.transformers import train
-
-    torch.set_num_threads(1)
-    arguments = TrainingArguments(
+    return TrainingArguments(
         # one folder for all workers of a node
         output_dir=str(Path(tempfile.gettempdir(), ray.train.get_context().get_experiment_name())),
         num_train_epochs=config["epochs"],
@@ -77,10 +74,19 @@ def train_loop(config: dict[str, Any]) -> None:
         # on a machine without GPUs it has to be told, or each worker trains alone
         use_cpu=not torch.cuda.is_available(),
     )
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    import torch
+    from transformers import DataCollatorWithPadding, Trainer
+
+    from plugin_core.loops.transformers import train
+
+    torch.set_num_threads(1)
     train(
         Trainer(
             model=build_model(),
-            args=arguments,
+            args=training_arguments(config),
             train_dataset=examples("train"),
             eval_dataset=examples("test"),
             data_collator=DataCollatorWithPadding(build_tokenizer()),

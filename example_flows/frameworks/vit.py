@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from example_flows.frameworks import data
-from example_flows.frameworks.transformers import accuracy
+from example_flows.frameworks.transformers import accuracy, training_arguments
 from plugin_core import ScalingConfig, TrainSpec
 
 SPEC = TrainSpec(
@@ -44,30 +43,16 @@ def examples(part: str) -> list[dict[str, Any]]:
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    import ray.train
     import torch
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer
 
     from plugin_core.loops.transformers import train
 
     torch.set_num_threads(1)
-    arguments = TrainingArguments(
-        output_dir=str(Path(tempfile.gettempdir(), ray.train.get_context().get_experiment_name())),
-        num_train_epochs=config["epochs"],
-        learning_rate=config["lr"],
-        per_device_train_batch_size=config["batch_size"],
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        save_total_limit=1,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=not torch.cuda.is_available(),
-    )
     train(
         Trainer(
             model=build_model(),
-            args=arguments,
+            args=training_arguments(config),
             train_dataset=examples("train"),
             eval_dataset=examples("test"),
             compute_metrics=accuracy,

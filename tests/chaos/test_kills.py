@@ -75,7 +75,7 @@ def test_the_head_is_killed_and_a_new_one_goes_on(tmp_path: Path, trail: Trail) 
             trail.wait_for(5)
             first = local_head.current()
             assert first is not None
-            for process in [psutil.Process(first.keeper_pid), *local_head.marked_processes(first.mark)]:
+            for process in [psutil.Process(first.keeper_pid), *first.processes()]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             result = running.result()

@@ -31,7 +31,7 @@ def test_its_state_is_for_its_owner_alone(head: Head) -> None:
 def test_it_listens_on_loopback_alone(head: Head) -> None:
     addresses = {
         connection.laddr.ip
-        for process in local_head.marked_processes(head.mark)
+        for process in head.processes()
         for connection in process.net_connections(kind="inet")
         if connection.status == psutil.CONN_LISTEN
     }
@@ -44,7 +44,7 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
 ) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "idle"))
     idle = local_head.ensure(num_cpus=1, idle_timeout_s=1.0)
-    _until(lambda: local_head.current() is None and not local_head.marked_processes(idle.mark))
+    _until(lambda: local_head.current() is None and not idle.processes())
 
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "killed"))
     killed = local_head.ensure(num_cpus=1)
@@ -52,7 +52,7 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
     _until(lambda: not alive(killed.keeper_pid))
     assert local_head.current() is None
     assert not local_head.stop(), "there is none, but what the killed keeper left is ended"
-    assert local_head.marked_processes(killed.mark) == []
+    assert killed.processes() == []
     assert not Path(killed.temp_dir).exists()
     assert alive(head.keeper_pid), "the other head of this machine lives"
 
