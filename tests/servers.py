@@ -100,7 +100,7 @@ def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
         assert left == [], f"processes of the MLflow server are left: {left}"
 
 
-def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 120) -> None:
+def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 600) -> None:
     """Until a Ray head answers at `address` with so many living nodes."""
 
     async def nodes() -> int:
@@ -116,7 +116,7 @@ def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 120)
     raise TimeoutError(f"{address} had not {count} nodes within {timeout_s} s")
 
 
-def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 90) -> None:
+def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 600) -> None:
     """Until `url` answers with success; raises when the process ends or the time is over."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

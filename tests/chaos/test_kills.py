@@ -60,7 +60,7 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     head.add_node(num_cpus=1)
-    result = running.result(300)
+    result = running.result()
     assert result.metrics["total"] == sum(range(12))
     trail.check(12, kills=1)
     wait_until(lambda: nothing_left(running.rundir.uri, trail))

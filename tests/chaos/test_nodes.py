@@ -41,7 +41,7 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     trail.wait_for(4)
     head.add_node(num_cpus=1)
     drain(head, head.node_ids()[1], 12)
-    result = running.result(300)
+    result = running.result()
     saved = [json.loads(line) for line in Path(f"{trail.file}.saved").read_text().splitlines()]
     (for_notice,) = [entry["step"] for entry in saved if entry["came"] and entry["rank"] == 0]
     assert result.metrics["total"] == sum(range(90))
@@ -63,7 +63,7 @@ def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head
     running = Running(spec, head.cluster())
     trail.wait_for(3)
     head.add_node(num_cpus=1)
-    result = running.result(300)
+    result = running.result()
     assert result.metrics["total"] == sum(range(60))
     assert {entry["world"] for entry in trail.entries()} == {1, 2}
     assert trail.repeated() <= 1, "at the resize at most one interval, here one step, is repeated"

@@ -49,7 +49,7 @@ def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_o
         trail.wait_for(13)
         (driver,) = drivers(running.rundir.uri)
         kill(driver)
-        result = running.result(300)
+        result = running.result()
         assert trail.repeated() > 0, "something was trained again, and so reported again"
         all_there(uri, running)
         assert sorted(result.tracking) == ["comet", "mlflow", "tensorboard", "wandb"]
@@ -78,7 +78,7 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
         # twenty seconds, told by the training that goes on meanwhile
         wait_until(lambda: len(trail.entries()) >= before + 40)
         stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
-        result = running.result(300)
+        result = running.result()
         all_there(uri, running, 100)
         assert result.warnings == []
         assert trail.repeated() == 0

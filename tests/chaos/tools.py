@@ -53,7 +53,7 @@ class Trail:
     def steps(self) -> list[int]:
         return [entry["step"] for entry in self.entries()]
 
-    def wait_for(self, step: int, times: int = 1, timeout_s: float = 120) -> dict[str, Any]:
+    def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
         """The entry of rank 0 that begins `step` for the `times`-th time."""
         return wait_until(
             lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
@@ -72,7 +72,7 @@ class Trail:
         assert self.repeated() <= kills * every, f"each kill costs at most one interval: {self.steps()}"
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 120) -> Any:
+def wait_until(true: Callable[[], Any], timeout_s: float = 600) -> Any:
     """What `true` gives as soon as it is true."""
     deadline = time.monotonic() + timeout_s
     while not (value := true()):
@@ -97,10 +97,10 @@ class Running:
         except BaseException as exc:
             self._done.set_exception(exc)
 
-    def result(self, timeout_s: float = 180) -> Any:
+    def result(self, timeout_s: float = 600) -> Any:
         return self._done.result(timeout_s)
 
-    def error(self, timeout_s: float = 180) -> BaseException | None:
+    def error(self, timeout_s: float = 600) -> BaseException | None:
         return self._done.exception(timeout_s)
 
     def done(self) -> bool:

@@ -40,7 +40,7 @@ SETTINGS = {
 }
 
 
-def wait_until(true: Callable[[], Any], what: str = "it", timeout_s: float = 300) -> None:
+def wait_until(true: Callable[[], Any], what: str = "it", timeout_s: float = 600) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, f"{what} did not come true in time"
@@ -143,7 +143,7 @@ class Run:
 
         wait_until(lambda: training() and bool(self.reports()), f"the training of {self.id}")
 
-    def wait_for(self, state: str, timeout_s: float = 300) -> None:
+    def wait_for(self, state: str, timeout_s: float = 600) -> None:
         wait_until(lambda: self.state == state, f"{state} of {self.id}, which is {self.state},", timeout_s)
 
     def job_states(self) -> list[str]:

@@ -72,7 +72,7 @@ def flows(client: SyncPrefectClient, tmp_path_factory: pytest.TempPathFactory) -
     flows.close()
 
 
-def eventually(read: Callable[[], Any], expected: Any, timeout_s: float = 30) -> Any:
+def eventually(read: Callable[[], Any], expected: Any, timeout_s: float = 600) -> Any:
     """What `read` gives as soon as it is `expected`, or last; task run states reach the server as events, a little late."""
     deadline = time.monotonic() + timeout_s
     while (value := read()) != expected and time.monotonic() < deadline:
@@ -83,7 +83,7 @@ def eventually(read: Callable[[], Any], expected: Any, timeout_s: float = 30) ->
 @pytest.fixture(scope="module")
 def chain(flows: Flows) -> list[TaskRun]:
     """The tasks of one run of the flow `chain`, which failed once and was retried."""
-    assert flows.start("chain").wait(timeout=240) == 0, (flows.folder / "chain.log").read_text()[-5000:]
+    assert flows.start("chain").wait(timeout=600) == 0, (flows.folder / "chain.log").read_text()[-5000:]
     names = [["Completed"] * 4]
     eventually(lambda: [[task.state_name for task in flows.tasks("chain")]], names)
     return flows.tasks("chain")
@@ -118,7 +118,7 @@ def test_the_reports_are_in_the_task_runs_log_on_the_server(flows: Flows, chain:
 
 
 def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows) -> None:
-    assert flows.start("fails_once").wait(timeout=180) == 0
+    assert flows.start("fails_once").wait(timeout=600) == 0
     eventually(lambda: flows.tasks("fails_once")[0].state_name, "Completed")
     (task,) = flows.tasks("fails_once")
     assert task.run_count == 2
@@ -127,7 +127,7 @@ def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows
 
 
 def test_an_exception_of_the_users_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
-    assert flows.start("bad_data").wait(timeout=180) == 1
+    assert flows.start("bad_data").wait(timeout=600) == 1
     eventually(lambda: flows.tasks("bad_data")[0].state_name, "Failed")
     (task,) = flows.tasks("bad_data")
     assert "the data of epoch 1 is bad" in task.state.message
@@ -189,7 +189,7 @@ def test_bad_input_is_refused_in_one_sentence_and_not_retried(
 ) -> None:
     mine = Flows(flows.client, tmp_path)
     before = {run.id for run in mine.runs("takes")}
-    assert mine.start("takes", "", what).wait(timeout=240) == 1
+    assert mine.start("takes", "", what).wait(timeout=600) == 1
     (run,) = [run for run in mine.runs("takes") if run.id not in before]
     (task,) = Run(flows.client, run.id, mine.storage).tasks()
     eventually(lambda: Run(flows.client, run.id, mine.storage).tasks()[0].state_name, "Failed")
@@ -201,7 +201,7 @@ def test_bad_input_is_refused_in_one_sentence_and_not_retried(
 
 @pytest.mark.slow
 def test_two_steps_under_one_key_are_refused_naming_both(flows: Flows) -> None:
-    assert flows.start("two_under_one_key").wait(timeout=240) == 1
+    assert flows.start("two_under_one_key").wait(timeout=600) == 1
     eventually(lambda: flows.tasks("two_under_one_key")[-1].state_name, "Failed")
     first, second = flows.tasks("two_under_one_key")
     assert first.state_name == "Completed"
@@ -224,7 +224,7 @@ def test_a_flow_runs_on_a_cluster_block_and_triggers_a_job_block(flows: Flows, b
     RayTrainJob(spec=job, cluster=RayCluster.load("prod"), key="job").save("job", overwrite=True)
     # by name alone, as `Block.load` does it for whoever has not imported the class
     assert isinstance(Block.load("ray-cluster/prod"), RayCluster)
-    assert flows.start("on_a_block").wait(timeout=240) == 0, (flows.folder / "on_a_block.log").read_text()[-5000:]
+    assert flows.start("on_a_block").wait(timeout=600) == 0, (flows.folder / "on_a_block.log").read_text()[-5000:]
     assert flows.rundir("on_a_block", "job").receipts() == [1]
 
 

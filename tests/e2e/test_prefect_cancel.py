@@ -99,7 +99,7 @@ def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
     try:
         run = only_run(client, storage)
         cancelled(run)
-        assert process.wait(60) != 0
+        assert process.wait(600) != 0
         assert run.state == "Cancelled"
     finally:
         process.close()
@@ -115,7 +115,7 @@ def test_an_interrupt_from_the_keyboard_stops_the_job(
         run = only_run(client, storage)
         run.wait_for_training()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
+        assert process.wait(600) != 0
         assert run.rundirs()[0].intent().cancel_through == 1
         wait_until(lambda: set(run.job_states()) <= {"STOPPED", "FAILED"}, "the end of the job")
     finally:

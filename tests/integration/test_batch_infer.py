@@ -144,7 +144,7 @@ def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
     wait_until(lambda: len(list((tmp_path / "out" / first).glob("*.parquet"))) >= 2)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
-    result = running.result(240)
+    result = running.result()
     assert result.run.attempt == 2
     check_rows(read(result.output))
     assert result.rows == 2000
@@ -163,7 +163,7 @@ def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
     wait_until(lambda: list((tmp_path / "out" / "attempt-001").glob("*.parquet")))
     kill(int(next(pids.iterdir()).name))
     (tmp_path / "go").touch()
-    result = running.result(240)
+    result = running.result()
     assert result.run.attempt == 1
     assert len(list(pids.iterdir())) == 2
     check_rows(read(result.output))

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def raytrain(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("raytrain")), *arguments]
     env = {**os.environ, **environment}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("where", ["local", pytest.param("s3", marks=pytest.mark.slow)])

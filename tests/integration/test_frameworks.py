@@ -236,7 +236,7 @@ def test_a_second_worker_joins(name: str, tmp_path: Path, own_head: Callable[...
     running = Running(_elastic(name, tmp_path, epochs=25), head.cluster())
     wait_until(lambda: worlds(tmp_path) == ["1"])
     head.add_node(num_cpus=1)
-    result = running.result(300)
+    result = running.result()
     assert worlds(tmp_path) == ["1", "2"]
     check_epochs(result, 25, changes=1)
     check_predictions(name, result)
@@ -272,7 +272,7 @@ def test_what_two_workers_wrote_in_parts_one_reads_and_two_again(tmp_path: Path,
         process.kill()
     wait_until(lambda: worlds(tmp_path) == ["2", "1"])
     head.add_node(num_cpus=1)
-    result = running.result(300)
+    result = running.result()
     assert worlds(tmp_path) == ["2", "1", "2"]
     check_epochs(result, 40, changes=2)
     check_predictions("fsdp", result)

@@ -57,7 +57,7 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
     assert alive(head.keeper_pid), "the other head of this machine lives"
 
 
-def _until(true: object, timeout_s: float = 90) -> None:
+def _until(true: object, timeout_s: float = 600) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it did not happen in time"

@@ -142,7 +142,7 @@ def test_two_at_once_do_not_train_at_once(cluster: LocalCluster, tmp_path: Path,
         assert (skipped.outcome, skipped.champion) == ("skipped", 0)
         assert len(starts(tmp_path)) == 1
         (tmp_path / "go").touch()
-        outcomes = sorted(future.result(300).outcome for future in both)
+        outcomes = sorted(future.result(600).outcome for future in both)
     # the second of the two found that there was nothing new any more
     assert outcomes == ["promoted", "skipped"]
     assert len(starts(tmp_path)) == 1
@@ -160,7 +160,7 @@ def test_a_retraining_killed_while_it_evaluates_does_not_train_again(
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     (tmp_path / "go").touch()
-    result = running.result(300)
+    result = running.result()
     assert (result.outcome, result.run.attempt) == ("promoted", 2)
     assert len(starts(tmp_path)) == 1
 
@@ -177,7 +177,7 @@ def test_a_champion_that_moved_meanwhile_is_the_one_to_beat(cluster: LocalCluste
     wait_until(lambda: part(running, "evaluate-v1").exists())
     promote(other.checkpoint, "mean", registry=str(tmp_path / "runs" / "_models"))
     (tmp_path / "go").touch()
-    result = running.result(300)
+    result = running.result()
     assert first.champion == 1
     assert (result.outcome, result.champion) == ("kept", 2)
     assert "of the other" in result.reason

@@ -71,7 +71,7 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     (tmp_path / "go").touch()
-    result = running.result(300)
+    result = running.result()
     assert result.run.attempt == 2
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 0}
     assert result.best_config == {"train_loop_config": {"step": 2}}
