@@ -38,8 +38,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing (about two minutes) ..."
-	@$(PIP) install --no-compile -c constraints.txt -e '.[dev]'
-	@$(PIP) install --no-compile --no-deps -c constraints.txt tf-keras # it asks for tensorflow where tensorflow-cpu is
+	@$(PIP) install --no-compile --no-deps -r constraints.txt # the whole environment, resolved: nothing is left to find out
+	@$(PIP) install --no-compile --no-deps -e .
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo

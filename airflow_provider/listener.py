@@ -69,8 +69,6 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
 def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
     """Cancel what lives of a run. Blocks until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
-    from plugin_core import local_head
-    from plugin_core.clusters import LocalCluster
     from plugin_core.rundir import RunDir
     from plugin_core.supervisor import cancel
 
@@ -81,10 +79,7 @@ def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
             return
         # said where the driver reads it: this holds whatever happens next
         rundir.cancel(attempt)
-        cluster = RayJobsHook(ray_conn_id).get_cluster()
-        if isinstance(cluster, LocalCluster) and local_head.current() is None:
-            return  # asking would start one
-        logger.info("%s: %s", run_uri, cancel(rundir, cluster))
+        logger.info("%s: %s", run_uri, cancel(rundir, RayJobsHook(ray_conn_id).get_cluster()))
     except Exception:
         # the trigger or the task's process may cancel too; an error here must not end a thread of the server unheard
         logger.exception("%s could not be cancelled", run_uri)

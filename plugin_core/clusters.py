@@ -1,4 +1,4 @@
-"""Where a step runs: an existing Ray cluster, or the embedded local one."""
+"""Where a step runs: an existing Ray cluster, or the embedded local one (one of its own on Kubernetes: `kuberay`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 from plugin_core.errors import InfeasibleError, SpecError
@@ -35,13 +35,45 @@ class Cluster(Protocol):
         """Equal for two heads that cannot both live: the second one means that the first is gone."""
         ...
 
+    def of_run(self, uri: str) -> Cluster:
+        """The cluster of this run, where each run has its own."""
+        ...
+
+    async def lives(self) -> bool:
+        """Whether there is one to ask. False is proof that nothing runs there; `connect` would start one."""
+        ...
+
     async def connect(self) -> JobsClient: ...
+
+    async def release(self, succeeded: bool) -> None:
+        """A run on it is over. Raises one of CLUSTER_ERRORS."""
+        ...
 
     def driver_command(self) -> str: ...
 
+    def reference(self) -> dict[str, Any]:
+        """How `find` makes it again in another process; without secrets."""
+        ...
+
+
+class Standing:
+    """A cluster that outlives its runs."""
+
+    def of_run(self, uri: str) -> Self:
+        return self
+
+    async def lives(self) -> bool:
+        return True  # for all that can be known from here
+
+    async def release(self, succeeded: bool) -> None:
+        return
+
+    def reference(self) -> dict[str, Any]:
+        return {}
+
 
 @dataclass(frozen=True)
-class RayCluster:
+class RayCluster(Standing):
     """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
 
     `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may come later, so a step that does not fit
@@ -75,9 +107,12 @@ class RayCluster:
     def driver_command(self) -> str:
         return f"{self.python} -m plugin_core.driver"
 
+    def reference(self) -> dict[str, Any]:
+        return {"address": self.address, "verify": self.verify, "python": self.python}
+
 
 @dataclass(frozen=True)
-class LocalCluster:
+class LocalCluster(Standing):
     """The embedded cluster: one Ray head per user and Python environment, on loopback, shared by steps and processes.
 
     It is started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus` is what it
@@ -105,8 +140,22 @@ class LocalCluster:
         head = await asyncio.to_thread(local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s)
         return JobsClient(head.address, head.token)
 
+    async def lives(self) -> bool:
+        from plugin_core import local_head
+
+        return local_head.current() is not None
+
     def driver_command(self) -> str:
         return f"{sys.executable} -m plugin_core.driver"
+
+
+def find(reference: dict[str, Any]) -> Cluster:
+    """The cluster of this `reference`; its secrets, if it takes any, come from the environment."""
+    if kuberay := reference.get("kuberay"):
+        from plugin_core.kuberay import KubeRayCluster
+
+        return KubeRayCluster(**kuberay)
+    return RayCluster(**reference) if reference else LocalCluster()
 
 
 def required_bundles(spec: StepSpec) -> list[dict[str, float]]:

@@ -181,7 +181,7 @@ def _out_of_sight(seen: Observed) -> Action:
     gone = seen.job is Job.OTHER_INCARNATION
     unasked = f"its cluster cannot be asked ({seen.job_message})" if seen.job_message else "its cluster cannot be asked"
     if not seen.heartbeat_silent:
-        where = "another head answers in its place" if gone else unasked
+        where = f"its cluster is gone ({seen.job_message or 'another head answers in its place'})" if gone else unasked
         return Action(Do.WAIT, f"{where}, and the heartbeat may still move")
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")

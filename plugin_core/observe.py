@@ -142,6 +142,9 @@ class Observer:
             return self._out_of_sight(f"it belongs to {receipt.cluster}, this call to {self.cluster.identity}")
         actors_alive = False
         try:
+            if self.client is None and not await self.cluster.lives():
+                # to ask would start another one, which a run that is over or cancelled has no use for
+                return None, Job.OTHER_INCARNATION, False, "it is not there any more"
             client = await self.connect()
             job = await client.job(receipt.submission_id)
             if job is None:

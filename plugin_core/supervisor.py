@@ -18,6 +18,7 @@ from plugin_core.errors import (
     CLUSTER_ERRORS,
     ClusterUnreachableError,
     InfrastructureError,
+    RayTrainWorkflowsError,
     StepCancelledError,
     StorageError,
     from_outcome,
@@ -48,6 +49,7 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
     env_files.as_variables(cluster.env_files)
     await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
     rundir, remark = await in_thread(lay_down, spec, request)
+    cluster = cluster.of_run(rundir.uri)
     if remark and listener is not None:
         listener(Event("state", remark))
     # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
@@ -77,7 +79,7 @@ class Supervisor:
         reader: str = "",
     ):
         self.rundir = rundir
-        self.cluster = cluster
+        self.cluster = cluster = cluster.of_run(rundir.uri)
         self._metadata = metadata or {}
         self._observer = Observer(rundir, cluster, since_attempt)
         self._follower = Follower(rundir, listener, reader)
@@ -169,11 +171,15 @@ class Supervisor:
         receipt, seen = look.receipt, look.seen
         match action.do:
             case Do.RETURN:
-                return await in_thread(self.rundir.result)
+                result = await in_thread(self.rundir.result)
+                await self._release(succeeded=True)
+                return result
             case Do.FAIL:
                 over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
                 if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
                     await in_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                if not seen.superseded:
+                    await self._release(succeeded=False)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
@@ -231,6 +237,13 @@ class Supervisor:
             await (await self._observer.connect()).stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
+
+    async def _release(self, succeeded: bool) -> None:
+        try:
+            await self.cluster.release(succeeded)
+        except RayTrainWorkflowsError as exc:
+            # the run is over either way; a cluster of its own that is still there has to be known of
+            self._tell(Event("state", f"the run's cluster could not be released: {exc.message}"))
 
     async def _show_interest(self) -> None:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None

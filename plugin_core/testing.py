@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
+from plugin_core.clusters import Standing
 from plugin_core.errors import from_outcome
 from plugin_core.jobs import TERMINAL, JobsClient
 from plugin_core.results import (
@@ -36,7 +37,7 @@ Play = Literal["succeed", "user_error", "infrastructure", "vanish", "hang"]
 
 
 @dataclass
-class FakeCluster:
+class FakeCluster(Standing):
     """A cluster whose jobs follow `plays` (one an attempt, the last for all further); a context manager.
 
     "vanish": the job fails without having recorded an end. `jobs` maps submission id to status, in order of submission;

@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.logging.loggers import flow_run_logger
 
-from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.clusters import Cluster, find
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.rundir import RunDir
 from plugin_core.supervisor import acancel
@@ -95,4 +95,4 @@ def _cluster(data: dict[str, Any]) -> Cluster:
         from prefect_integration.blocks import RayCluster as Block
 
         return Block.load(name).get_cluster()
-    return RayCluster(**data) if data else LocalCluster()
+    return find(data)

@@ -19,7 +19,7 @@ from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.states import Cancelled
 from prefect.utilities.urls import url_for
 
-from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.clusters import Cluster, LocalCluster
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, StepCancelledError, StepError
 from plugin_core.generations import newest
 from plugin_core.results import AnyResult
@@ -188,8 +188,8 @@ def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
         return given.get_cluster(), given.runtime_env
     if isinstance(given, str) or not hasattr(given, "connect"):
         raise SpecError(
-            f"cluster: given {given!r}; accepted is a RayCluster block, plugin_core.RayCluster(address), or None for the"
-            " embedded local cluster"
+            f"cluster: given {given!r}; accepted is a RayCluster block, plugin_core.RayCluster(address), a"
+            " plugin_core.KubeRayCluster, or None for the embedded local cluster"
         )
     return given, {}
 
@@ -198,10 +198,7 @@ def cluster_data(given: Any) -> dict[str, Any]:
     """How a hook finds the cluster again: a block by its name, any other without its secrets."""
     if name := getattr(given, "_block_document_name", None):
         return {"block": name}
-    cluster, _ = _as_cluster(given)
-    if isinstance(cluster, RayCluster):
-        return {"address": cluster.address, "verify": cluster.verify, "python": cluster.python}
-    return {}
+    return _as_cluster(given)[0].reference()
 
 
 def _metadata(call: Call) -> dict[str, str]:

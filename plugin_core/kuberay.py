@@ -1,0 +1,295 @@
+"""A Ray cluster of a run's own on Kubernetes: KubeRay's operator makes it for the run, and it goes when the run is over.
+
+A RayCluster resource per run, its name told by the run's URI: whoever calls again with the same run finds the same cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import hashlib
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnreachableError, SpecError
+from plugin_core.jobs import JobsClient
+from plugin_core.kuberay_api import Kubernetes, NoSuchResourceError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 2.0
+#: The label and the annotation that we know our clusters by.
+MANAGED_BY = ("app.kubernetes.io/managed-by", "ray-train-workflows")
+DELETE_AFTER = "ray-train-workflows/delete-after"
+RUN = "ray-train-workflows/run"
+#: KubeRay makes names of pods and services from a cluster's; longer ones it refuses.
+NAME_LENGTH = 50
+
+
+@dataclass(frozen=True)
+class KubeRaySettings:
+    """A RayCluster in a few words, for those who have no manifest: one head, and `workers` pods of one shape.
+
+    `image` has to hold Ray and `ray-train-workflows` (and what the training imports). `cpus`, `gpus`, `memory`: of one
+    worker pod; memory in Kubernetes' units. `env_from_secret`: a Secret whose keys are environment variables of each
+    container (credentials of storage and trackers). The pods of workers come and go with Ray's autoscaler between none and
+    `workers`: an idle cluster that nobody fetches holds no GPU.
+    """
+
+    image: str
+    workers: int = 1
+    cpus: int = 1
+    gpus: int = 0
+    memory: str = "4Gi"
+    head_cpus: int = 1
+    head_memory: str = "4Gi"
+    idle_timeout_s: int = 60
+    env_from_secret: str | None = None
+    service_account: str | None = None
+
+    def manifest(self) -> dict[str, Any]:
+        from importlib.metadata import version
+
+        workers = {
+            "groupName": "workers",
+            "replicas": self.workers,
+            "minReplicas": 0,
+            "maxReplicas": self.workers,
+            "rayStartParams": {},
+            "template": self._pod("ray-worker", self.cpus, self.memory, self.gpus),
+        }
+        return {
+            "apiVersion": "ray.io/v1",
+            "kind": "RayCluster",
+            "spec": {
+                "rayVersion": version("ray"),
+                "authOptions": {"mode": "token"},
+                "enableInTreeAutoscaling": True,
+                "autoscalerOptions": {"idleTimeoutSeconds": self.idle_timeout_s},
+                "headGroupSpec": {
+                    "rayStartParams": {"dashboard-host": "0.0.0.0"},
+                    "template": self._pod("ray-head", self.head_cpus, self.head_memory),
+                },
+                "workerGroupSpecs": [workers],
+            },
+        }
+
+    def _pod(self, name: str, cpus: int, memory: str, gpus: int = 0) -> dict[str, Any]:
+        amounts: dict[str, str] = {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+        container: dict[str, Any] = {
+            "name": name,
+            "image": self.image,
+            "resources": {"requests": amounts, "limits": amounts},
+        }
+        if self.env_from_secret:
+            container["envFrom"] = [{"secretRef": {"name": self.env_from_secret}}]
+        account = {"serviceAccountName": self.service_account} if self.service_account else {}
+        return {"spec": {"containers": [container], **account}}
+
+
+@dataclass(frozen=True)
+class KubeRayCluster:
+    """A RayCluster resource of each run's own. `name` begins the resources' names.
+
+    `manifest`: a RayCluster's manifest (a mapping, or a YAML file's path), or `settings` for a plain one. `kubeconfig`,
+    `context`: which Kubernetes (default: the pod's own service account, then the usual kubeconfig).
+
+    `on_success`, `on_failure`: "delete" or "keep" the cluster when the run is over; a kept one is deleted by the next run
+    of the same namespace after `ttl_s` seconds (None: by nobody). A retry takes a kept cluster up again.
+
+    `start_timeout_s`: seconds until the head has to be ready; then the error holds what Kubernetes says and the end of the
+    head's log. `address`: the dashboard's URL as this process reaches it, with {name} and {namespace}; default: the head
+    service's name within Kubernetes. `token`: default: that of the Secret that KubeRay makes (`authOptions`).
+    `env_vars`, `env_files`, `headers`, `verify`, `python`: as in RayCluster.
+    """
+
+    name: str
+    manifest: dict[str, Any] | str | None = field(default=None, repr=False)
+    settings: KubeRaySettings | None = None
+    namespace: str = "default"
+    on_success: Literal["delete", "keep"] = "delete"
+    on_failure: Literal["delete", "keep"] = "delete"
+    ttl_s: float | None = None
+    start_timeout_s: float = 900.0
+    kubeconfig: str | None = None
+    context: str | None = None
+    address: str = "http://{name}-head-svc.{namespace}.svc.cluster.local:8265"
+    token: str | None = field(default=None, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    verify: bool | str = True
+    python: str = "python"
+    env_vars: dict[str, str] = field(default_factory=dict, repr=False)
+    env_files: dict[str, str] = field(default_factory=dict, repr=False)
+    run_uri: str = field(default="", repr=False)
+    autoscaling: bool = field(default=True, init=False)
+    shares_this_machine: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]([-a-z0-9]{0,37}[a-z0-9])?", self.name):
+            raise SpecError(
+                f"name: given {self.name!r}; accepted are up to 39 small letters, digits and '-', a letter first"
+            )
+        if self.manifest is not None and self.settings is not None:
+            raise SpecError("manifest: given beside settings; accepted is one of them")
+        for which in ("on_success", "on_failure"):
+            if getattr(self, which) not in ("delete", "keep"):
+                raise SpecError(f"{which}: given {getattr(self, which)!r}; accepted is 'delete' or 'keep'")
+        self._body()
+
+    # ---- what the core asks
+
+    def of_run(self, uri: str) -> KubeRayCluster:
+        digest = hashlib.sha256(uri.encode()).hexdigest()[:10]
+        return self if self.run_uri else replace(self, name=f"{self.name}-{digest}"[:NAME_LENGTH], run_uri=uri)
+
+    @property
+    def identity(self) -> str:
+        return f"kuberay {self.context or ''}/{self.namespace}/{self.name}"
+
+    def driver_command(self) -> str:
+        return f"{self.python} -m plugin_core.driver"
+
+    def reference(self) -> dict[str, Any]:
+        place = {"name": self.name, "namespace": self.namespace, "address": self.address, "run_uri": self.run_uri}
+        more = {"kubeconfig": self.kubeconfig, "context": self.context, "verify": self.verify, "python": self.python}
+        ends = {"on_success": self.on_success, "on_failure": self.on_failure, "ttl_s": self.ttl_s}
+        return {"kuberay": {**place, **more, **ends}}
+
+    async def lives(self) -> bool:
+        found = await self._call(self._kubernetes().get, self.name)
+        return found is not None and not _leaving(found)
+
+    async def connect(self) -> JobsClient:
+        """The cluster's Jobs API. Makes the cluster where there is none, and waits until its head is ready."""
+        kubernetes = self._kubernetes()
+        await self._call(self._sweep)
+        deadline = time.monotonic() + self.start_timeout_s
+        waited = False
+        while True:
+            found = await self._call(kubernetes.get, self.name)
+            if found is None:
+                await self._call(self._create)
+            elif not _leaving(found) and _ready(found):
+                if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
+                    await self._call(kubernetes.annotate, self.name, {DELETE_AFTER: None})
+                client = JobsClient(self._url(), await self._call(self._token, found), self.headers, self.verify)
+                # the head's service may be a moment behind its pod
+                if not waited or await _answers(client):
+                    return client
+            if time.monotonic() > deadline:
+                raise await self._not_started(found)
+            waited = True
+            await asyncio.sleep(POLL_S)
+
+    async def release(self, succeeded: bool) -> None:
+        """The run is over: delete the cluster, or let it go later. Raises one of CLUSTER_ERRORS."""
+        kubernetes = self._kubernetes()
+        if (self.on_success if succeeded else self.on_failure) == "delete":
+            await self._call(kubernetes.delete, self.name)
+        elif self.ttl_s is not None:
+            moment = datetime.now(UTC) + timedelta(seconds=self.ttl_s)
+            try:
+                await self._call(kubernetes.annotate, self.name, {DELETE_AFTER: moment.isoformat(timespec="seconds")})
+            except NoSuchResourceError:
+                return  # somebody deleted it: nothing is left to keep
+
+    # ---- how
+
+    def _kubernetes(self) -> Kubernetes:
+        return Kubernetes(self.namespace, self.kubeconfig, self.context)
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        from plugin_core.sync import in_thread
+
+        return await in_thread(function, *arguments)
+
+    def _url(self) -> str:
+        return self.address.format(name=self.name, namespace=self.namespace)
+
+    def _body(self) -> dict[str, Any] | None:
+        """The manifest, checked, with our name and labels; None: this one finds a cluster and makes none."""
+        if self.settings is not None:
+            body = self.settings.manifest()
+        elif isinstance(self.manifest, str):
+            try:
+                body = yaml.safe_load(Path(self.manifest).read_text())
+            except (OSError, yaml.YAMLError) as exc:
+                raise SpecError(f"manifest: given {self.manifest!r}, which cannot be read as YAML ({exc})") from exc
+        elif self.manifest is not None:
+            body = copy.deepcopy(self.manifest)
+        else:
+            return None
+        if not isinstance(body, dict) or body.get("kind") != "RayCluster" or not isinstance(body.get("spec"), dict):
+            kind = body.get("kind") if isinstance(body, dict) else type(body).__name__
+            raise SpecError(f"manifest: given one of kind {kind!r}; accepted is one RayCluster of ray.io/v1, with its spec")
+        metadata = {**(body.get("metadata") or {}), "name": self.name, "namespace": self.namespace}
+        metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY[0]: MANAGED_BY[1]}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.run_uri}
+        return {**body, "metadata": metadata}
+
+    def _create(self) -> None:
+        body = self._body()
+        if body is None:
+            raise ClusterUnreachableError(
+                f"cluster: there is no RayCluster {self.namespace}/{self.name}, and no manifest or settings to make it from"
+            )
+        self._kubernetes().create(body)
+        logger.info("RayCluster %s/%s is made for %s", self.namespace, self.name, self.run_uri)
+
+    def _token(self, found: dict[str, Any]) -> str | None:
+        options = found["spec"].get("authOptions") or {}
+        if self.token is not None or options.get("mode") != "token":
+            return self.token
+        secret = self._kubernetes().secret(options.get("secretName") or self.name)
+        return base64.b64decode(secret["auth_token"]).decode()
+
+    def _sweep(self) -> None:
+        """Delete our clusters of this namespace whose time is over."""
+        kubernetes = self._kubernetes()
+        for found in kubernetes.list("=".join(MANAGED_BY)):
+            moment = (found["metadata"].get("annotations") or {}).get(DELETE_AFTER)
+            if found["metadata"]["name"] == self.name or moment is None or _leaving(found):
+                continue
+            if datetime.fromisoformat(moment) < datetime.now(UTC):
+                # of this very version: whoever takes it up again in the same moment changes it
+                kubernetes.delete(found["metadata"]["name"], found["metadata"]["resourceVersion"])
+
+    async def _not_started(self, found: dict[str, Any] | None) -> ClusterUnreachableError:
+        """What is known of a cluster that did not start. It is deleted where failures are."""
+        said = await self._call(self._kubernetes().explain, self.name, found)
+        after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
+        if self.on_failure == "delete" and self._body() is not None:
+            await self._call(self._kubernetes().delete, self.name)
+            after += ", and deleted"
+        return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
+
+
+def _leaving(found: dict[str, Any]) -> bool:
+    return bool(found["metadata"].get("deletionTimestamp"))
+
+
+def _ready(found: dict[str, Any]) -> bool:
+    """The head is: workers may come later. An operator without conditions (before KubeRay 1.3) says `state` alone."""
+    status = found.get("status") or {}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or []}
+    return conditions.get("HeadPodReady") == "True" if conditions else status.get("state") == "ready"
+
+
+async def _answers(client: JobsClient) -> bool:
+    async with client:
+        try:
+            await client.version()
+        except ClusterRefusedError:
+            raise
+        except CLUSTER_ERRORS:
+            return False
+    return True
