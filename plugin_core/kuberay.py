@@ -22,7 +22,7 @@ import yaml
 
 from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnreachableError, SpecError
 from plugin_core.jobs import JobsClient
-from plugin_core.kuberay_api import Kubernetes, NoSuchResourceError
+from plugin_core.kuberay_api import Kubernetes
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class KubeRayCluster:
                 await self._call(self._create)
             elif not _leaving(found) and _ready(found):
                 if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
-                    await self._call(kubernetes.annotate, self.name, {DELETE_AFTER: None})
+                    await self._call(kubernetes.annotate, self.name, DELETE_AFTER, None)
                 client = JobsClient(self._url(), await self._call(self._token, found), self.headers, self.verify)
                 # the head's service may be a moment behind its pod
                 if not waited or await _answers(client):
@@ -196,11 +196,8 @@ class KubeRayCluster:
         if (self.on_success if succeeded else self.on_failure) == "delete":
             await self._call(kubernetes.delete, self.name)
         elif self.ttl_s is not None:
-            moment = datetime.now(UTC) + timedelta(seconds=self.ttl_s)
-            try:
-                await self._call(kubernetes.annotate, self.name, {DELETE_AFTER: moment.isoformat(timespec="seconds")})
-            except NoSuchResourceError:
-                return  # somebody deleted it: nothing is left to keep
+            moment = (datetime.now(UTC) + timedelta(seconds=self.ttl_s)).isoformat(timespec="seconds")
+            await self._call(kubernetes.annotate, self.name, DELETE_AFTER, moment)
 
     # ---- how
 

@@ -101,18 +101,25 @@ class Kubernetes:
                 if exc.status != 409:
                     raise
 
-    def annotate(self, name: str, annotations: dict[str, str | None]) -> None:
-        """Set annotations; None takes one away. Raises NoSuchResourceError too."""
-        with self._translated(f"patch rayclusters/{name}"):
-            self._objects.patch_namespaced_custom_object(
-                GROUP,
-                VERSION,
-                self.namespace,
-                PLURAL,
-                name,
-                {"metadata": {"annotations": annotations}},
-                _request_timeout=TIMEOUT_S,
-            )
+    def annotate(self, name: str, key: str, value: str | None) -> None:
+        """Set an annotation, or take it away; of a cluster that is gone there is nothing to say.
+
+        Read and replaced, not patched: which kind of patch this client sends depends on its version.
+        """
+        from kubernetes.client import ApiException
+
+        while (found := self.get(name)) is not None:
+            annotations = {**(found["metadata"].get("annotations") or {}), key: value}
+            found["metadata"]["annotations"] = {key: each for key, each in annotations.items() if each is not None}
+            with contextlib.suppress(NoSuchResourceError), self._translated(f"update rayclusters/{name}"):
+                try:
+                    self._objects.replace_namespaced_custom_object(
+                        GROUP, VERSION, self.namespace, PLURAL, name, found, _request_timeout=TIMEOUT_S
+                    )
+                    return
+                except ApiException as exc:
+                    if exc.status != 409:  # somebody changed it since it was read
+                        raise
 
     def delete(self, name: str, version: str | None = None) -> None:
         """Delete it, its pods first (one that is gone is fine); of this `version` only, when told."""

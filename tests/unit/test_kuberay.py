@@ -1,0 +1,242 @@
+"""KubeRayCluster against a fake of Kubernetes' API server (and a fake Ray cluster behind it)."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import KubeRayCluster, KubeRaySettings, clusters, kuberay, run
+from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
+from plugin_core.rundir import RunDir
+from plugin_core.supervisor import cancel
+from plugin_core.testing import FakeCluster
+from tests.chaos.tools import wait_until
+from tests.fake_kubernetes import FakeKubernetes
+from tests.unit.fake_steps import spec_at
+
+SETTINGS = KubeRaySettings(image="registry/train:1", workers=2, cpus=8, gpus=1, memory="32Gi", env_from_secret="s3")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kuberay, "POLL_S", 0.05)
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path) -> Iterator[FakeKubernetes]:
+    with FakeKubernetes(tmp_path) as fake:
+        yield fake
+
+
+@pytest.fixture
+def ray() -> Iterator[FakeCluster]:
+    with FakeCluster(token="secret") as fake:
+        yield fake
+
+
+@pytest.fixture
+def cluster(kubernetes: FakeKubernetes, ray: FakeCluster) -> KubeRayCluster:
+    return KubeRayCluster(
+        "train", settings=SETTINGS, namespace="ml", kubeconfig=str(kubernetes.kubeconfig), address=ray.address
+    )
+
+
+def test_a_run_has_a_cluster_of_its_own_which_goes_when_it_is_over(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    created: list[dict[str, Any]] = []
+
+    def see(event: Any) -> None:
+        created.extend(kubernetes.clusters.values())
+
+    run(spec_at(tmp_path), cluster, see)
+    assert kubernetes.methods() == ["POST", "DELETE"]
+    body = created[0]
+    assert body["metadata"]["name"].startswith("train-")
+    assert len(body["metadata"]["name"]) <= 50
+    assert body["metadata"]["annotations"]["ray-train-workflows/run"].endswith("/run")
+    assert body["spec"]["authOptions"] == {"mode": "token"}, "the fake Ray takes the token of the Secret alone"
+    (group,) = body["spec"]["workerGroupSpecs"]
+    (container,) = group["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1"}
+    assert container["envFrom"] == [{"secretRef": {"name": "s3"}}]
+    assert (group["replicas"], group["minReplicas"], group["maxReplicas"]) == (2, 0, 2)
+
+    run(spec_at(tmp_path), cluster)
+    assert kubernetes.methods().count("POST") == 1, "a run that has its result needs no cluster"
+
+
+def test_a_failed_run_keeps_its_cluster_for_a_while_and_a_retry_takes_it_up(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    keeping = replace(cluster, on_failure="keep", ttl_s=600.0)
+    ray.plays = ["user_error", "succeed"]
+    with pytest.raises(UserCodeError):
+        run(spec_at(tmp_path), keeping)
+    (kept,) = kubernetes.clusters.values()
+    assert datetime.fromisoformat(kept["metadata"]["annotations"][kuberay.DELETE_AFTER]) > datetime.now(UTC)
+    run(spec_at(tmp_path), keeping)
+    assert kubernetes.methods() == ["POST", "PUT", "PUT", "DELETE"], "made once; kept; taken up; deleted"
+
+
+def test_a_cluster_whose_time_is_over_is_deleted_by_the_next_run(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    for name, hours, label in (("old", -1, "ray-train-workflows"), ("new", 1, "ray-train-workflows"), ("foreign", -1, "x")):
+        moment = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+        metadata = {"name": name, "annotations": {kuberay.DELETE_AFTER: moment}, "resourceVersion": "1"}
+        metadata["labels"] = {"app.kubernetes.io/managed-by": label}
+        kubernetes.clusters[name] = {"metadata": metadata, "spec": {}}
+    run(spec_at(tmp_path), cluster)
+    leaving = {name for name, each in kubernetes.clusters.items() if "deletionTimestamp" in each["metadata"]}
+    assert leaving - {cluster.of_run(RunDir.of(spec_at(tmp_path)).uri).name} == {"old"}
+
+
+def test_one_that_is_being_deleted_goes_before_the_next_is_made(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    own = cluster.of_run("/runs/nightly")
+
+    async def twice() -> None:
+        await own.connect()
+        await own.release(succeeded=False)
+        assert not await own.lives()
+        await own.connect()
+
+    asyncio.run(twice())
+    assert kubernetes.methods() == ["POST", "DELETE", "POST"]
+
+
+def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(cluster: KubeRayCluster) -> None:
+    assert cluster.of_run("/runs/a").name != cluster.of_run("/runs/b").name
+    assert cluster.of_run("/runs/a") == cluster.of_run("/runs/a").of_run("/runs/a")
+    found = clusters.find(cluster.of_run("/runs/a").reference())
+    assert found.identity == cluster.of_run("/runs/a").identity
+    assert "secret" not in str(cluster.reference())
+
+
+def test_a_cancel_makes_no_cluster(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    ray.plays = ["user_error"]
+    with pytest.raises(UserCodeError):
+        run(spec_at(tmp_path), cluster)
+    assert kubernetes.methods() == ["POST", "DELETE"]
+    cancel(RunDir.of(spec_at(tmp_path)), cluster)
+    assert kubernetes.methods().count("POST") == 1
+
+
+def test_a_cancel_while_it_starts_leaves_none_behind(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    from plugin_core.supervisor import prepare
+
+    kubernetes.ready_after = None
+
+    async def started_and_given_up() -> None:
+        task = asyncio.create_task(prepare(spec_at(tmp_path), cluster))
+        await asyncio.to_thread(wait_until, lambda: kubernetes.clusters)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(started_and_given_up())
+    cancel(RunDir.of(spec_at(tmp_path)), cluster)
+    assert kubernetes.methods() == ["POST", "DELETE"]
+
+
+@pytest.mark.parametrize(("waiting", "log"), [("ImagePullBackOff", ""), (None, "ray: command not found\n")])
+def test_a_head_that_does_not_start_is_explained_and_deleted(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes, waiting: str | None, log: str
+) -> None:
+    kubernetes.ready_after, kubernetes.waiting, kubernetes.head_log = None, waiting, log
+    own = replace(cluster, start_timeout_s=0.3).of_run("/runs/nightly")
+    with pytest.raises(ClusterUnreachableError) as told:
+        asyncio.run(own.connect())
+    assert f"RayCluster ml/{own.name} is not ready after start_timeout_s=0.3, and deleted" in told.value.message
+    assert "ContainersNotReady" in told.value.message
+    assert (waiting or log.strip()) in told.value.message
+    assert kubernetes.methods() == ["POST", "DELETE"]
+
+
+def test_kubernetes_without_kuberay_is_told(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+    kubernetes.knows_kuberay = False
+    with pytest.raises(ClusterRefusedError, match=r"knows no rayclusters\.ray\.io/v1; accepted is one with KubeRay"):
+        run(spec_at(tmp_path), cluster)
+
+
+def test_what_may_not_be_done_is_named(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+    kubernetes.forbidden = {"POST"}
+    with pytest.raises(ClusterRefusedError, match=r"Kubernetes forbids create rayclusters in namespace 'ml'.*cannot post"):
+        run(spec_at(tmp_path), cluster)
+
+
+def test_a_cluster_that_cannot_be_deleted_is_said_and_the_result_kept(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    kubernetes.forbidden = {"DELETE"}
+    said: list[str] = []
+    result = run(spec_at(tmp_path), cluster, lambda event: said.append(event.text))
+    assert result.run.attempt == 1
+    assert any("the run's cluster could not be released: cluster: Kubernetes forbids delete" in text for text in said)
+
+
+def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluster: KubeRayCluster) -> None:
+    config = Path(str(cluster.kubeconfig))
+    config.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "users: [{name: c, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: c}}]\n"
+    )
+    with pytest.raises(ClusterUnreachableError, match="Kubernetes does not answer to list rayclusters"):
+        run(spec_at(tmp_path), cluster)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "Train_1", "settings": SETTINGS}, "name: given 'Train_1'; accepted are up to 39 small letters"),
+        ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: given beside settings; accepted is one of them"),
+        ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: given one of kind 'RayJob'; accepted is one RayCluster"),
+        ({"name": "t", "manifest": "none.yaml"}, "manifest: given 'none.yaml', which cannot be read as YAML"),
+        ({"name": "t", "settings": SETTINGS, "on_failure": "stay"}, "on_failure: given 'stay'; accepted is 'delete' or"),
+    ],
+)
+def test_bad_input(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        KubeRayCluster(**fields)
+
+
+def test_a_manifest_that_kubernetes_refuses_is_told(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {workerGroupSpecs: []}\n")
+    with pytest.raises(SpecError, match=r"manifest: Kubernetes refuses it: .*spec\.headGroupSpec: Required value"):
+        run(spec_at(tmp_path), replace(cluster, settings=None, manifest=str(file)))
+
+
+def test_a_missing_kubeconfig_is_told(tmp_path: Path, cluster: KubeRayCluster) -> None:
+    with pytest.raises(SpecError, match="kubeconfig: given '/nowhere'"):
+        run(spec_at(tmp_path), replace(cluster, kubeconfig="/nowhere"))
+
+
+def test_a_cancelled_step_releases_as_a_failed_one(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    ray.plays = ["hang"]
+    rundir = RunDir.of(spec_at(tmp_path))
+
+    async def cancelled() -> None:
+        from plugin_core.supervisor import acancel, arun
+
+        task = asyncio.create_task(arun(spec_at(tmp_path), cluster))
+        await asyncio.to_thread(wait_until, lambda: ray.jobs)
+        await acancel(rundir, cluster)
+        with pytest.raises(StepCancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert not any("deletionTimestamp" not in each["metadata"] for each in kubernetes.clusters.values())
