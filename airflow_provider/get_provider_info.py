@@ -70,6 +70,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "A JSON object of variable and content, for every job: a tracker's credentials file",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
+                    "kuberay": {
+                        "label": "KubeRay",
+                        "description": "A JSON object: the fields of a KubeRayCluster, for a cluster of each run's own",
+                        "schema": {"type": ["string", "null"], "format": "json"},
+                    },
                     "autoscaling": {
                         "label": "Autoscaling",
                         "description": "Nodes may come later: a step that does not fit now waits instead of being refused",

@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from plugin_core.clusters import Cluster, LocalCluster, RayCluster
 from plugin_core.doctor import describe
 from plugin_core.errors import RayTrainWorkflowsError, SpecError
+from plugin_core.kuberay import from_json
 from plugin_core.supervisor import run_sync
 
 DEFAULT_CONN_ID = "ray_default"
@@ -32,6 +33,7 @@ class RayJobsHook(BaseHook):
     * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
       Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (of each job, as credentials), `dashboard_url`
       (where a person's browser reaches it), and the defaults `storage_path` and `namespace`.
+    * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for a cluster of each run's own on Kubernetes.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -91,31 +93,36 @@ def _place(connection: Any) -> Place:
             f" type {RayJobsHook.conn_type!r}"
         )
     extra = connection.extra_dejson
+    common = {
+        "token": connection.password or None,
+        "headers": _texts("headers", extra.get("headers")),
+        "verify": _verify(extra.get("verify")),
+        "env_vars": _texts("env_vars", extra.get("env_vars")),
+        "env_files": _texts("env_files", extra.get("env_files")),
+    }
+    defaults = (extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
+    if kuberay := _object("kuberay", extra.get("kuberay")):
+        return Place(from_json(kuberay, **common), *defaults)
     host = connection.host or ""
     if not host:
         raise SpecError(f"ray_conn_id: given {connection.conn_id!r}, whose host is empty; accepted is a host name or a URL")
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}:{connection.port or 8265}"
-    cluster = RayCluster(
-        address,
-        token=connection.password or None,
-        headers=_object("headers", extra.get("headers")),
-        verify=_verify(extra.get("verify")),
-        autoscaling=bool(extra.get("autoscaling")),
-        env_vars=_object("env_vars", extra.get("env_vars")),
-        env_files=_object("env_files", extra.get("env_files")),
-    )
-    return Place(cluster, extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
+    return Place(RayCluster(address, autoscaling=bool(extra.get("autoscaling")), **common), *defaults)
 
 
-def _object(name: str, value: Any) -> dict[str, str]:
+def _texts(name: str, value: Any) -> dict[str, str]:
+    return {str(key): str(item) for key, item in _object(name, value).items()}
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
     """The form gives JSON as text, a connection written as JSON gives the object itself."""
     try:
         given = json.loads(value) if isinstance(value, str) and value else value or {}
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise SpecError(f"{name}: the connection's extra holds no JSON object; accepted is one, of strings")
-    return {str(key): str(item) for key, item in given.items()}
+        raise SpecError(f"{name}: the connection's extra holds no JSON object; accepted is one")
+    return given
 
 
 def _verify(value: Any) -> bool | str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters import RayCluster as RayCluster
     from plugin_core.inprocess import execute as execute
     from plugin_core.kuberay import KubeRayCluster as KubeRayCluster
-    from plugin_core.kuberay import KubeRaySettings as KubeRaySettings
+    from plugin_core.kuberay_settings import KubeRaySettings as KubeRaySettings
     from plugin_core.preemption import PreemptionNotice as PreemptionNotice
     from plugin_core.preprocessors import load_preprocessor as load_preprocessor
     from plugin_core.preprocessors import save_preprocessor as save_preprocessor
@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "clusters": "LocalCluster RayCluster",
     "inprocess": "execute",
-    "kuberay": "KubeRayCluster KubeRaySettings",
+    "kuberay": "KubeRayCluster",
+    "kuberay_settings": "KubeRaySettings",
     "preemption": "PreemptionNotice",
     "preprocessors": "load_preprocessor save_preprocessor",
     "registry": "ModelVersion get_model promote rollback",

@@ -152,9 +152,9 @@ class LocalCluster(Standing):
 def find(reference: dict[str, Any]) -> Cluster:
     """The cluster of this `reference`; its secrets, if it takes any, come from the environment."""
     if kuberay := reference.get("kuberay"):
-        from plugin_core.kuberay import KubeRayCluster
+        from plugin_core.kuberay import from_json
 
-        return KubeRayCluster(**kuberay)
+        return from_json(kuberay)
     return RayCluster(**reference) if reference else LocalCluster()
 
 

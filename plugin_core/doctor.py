@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from plugin_core.clusters import Cluster
 from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.kuberay import KubeRayCluster
 from plugin_core.storage import Location, default_storage_path
 
 PACKAGES = ("ray-train-workflows", "ray", "torch", "xgboost", "xgboost-cpu", "prefect", "apache-airflow", "boto3")
@@ -53,6 +54,8 @@ def _storage(uri: str) -> Check:
 
 async def describe(cluster: Cluster) -> str:
     """What a cluster is, in one line. Raises where it cannot be reached or refuses."""
+    if isinstance(cluster, KubeRayCluster) and not cluster.run_uri:
+        return await cluster.describe()  # there is none before there is a run
     async with await cluster.connect() as client:
         version, nodes = (await client.version())["ray_version"], await client.nodes()
     total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}

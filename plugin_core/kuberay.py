@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ import yaml
 from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnreachableError, SpecError
 from plugin_core.jobs import JobsClient
 from plugin_core.kuberay_api import Kubernetes
+from plugin_core.kuberay_settings import KubeRaySettings
 
 logger = logging.getLogger(__name__)
 
@@ -33,67 +34,6 @@ DELETE_AFTER = "ray-train-workflows/delete-after"
 RUN = "ray-train-workflows/run"
 #: KubeRay makes names of pods and services from a cluster's; longer ones it refuses.
 NAME_LENGTH = 50
-
-
-@dataclass(frozen=True)
-class KubeRaySettings:
-    """A RayCluster in a few words, for those who have no manifest: one head, and `workers` pods of one shape.
-
-    `image` has to hold Ray and `ray-train-workflows` (and what the training imports). `cpus`, `gpus`, `memory`: of one
-    worker pod; memory in Kubernetes' units. `env_from_secret`: a Secret whose keys are environment variables of each
-    container (credentials of storage and trackers). The pods of workers come and go with Ray's autoscaler between none and
-    `workers`: an idle cluster that nobody fetches holds no GPU.
-    """
-
-    image: str
-    workers: int = 1
-    cpus: int = 1
-    gpus: int = 0
-    memory: str = "4Gi"
-    head_cpus: int = 1
-    head_memory: str = "4Gi"
-    idle_timeout_s: int = 60
-    env_from_secret: str | None = None
-    service_account: str | None = None
-
-    def manifest(self) -> dict[str, Any]:
-        from importlib.metadata import version
-
-        workers = {
-            "groupName": "workers",
-            "replicas": self.workers,
-            "minReplicas": 0,
-            "maxReplicas": self.workers,
-            "rayStartParams": {},
-            "template": self._pod("ray-worker", self.cpus, self.memory, self.gpus),
-        }
-        return {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayCluster",
-            "spec": {
-                "rayVersion": version("ray"),
-                "authOptions": {"mode": "token"},
-                "enableInTreeAutoscaling": True,
-                "autoscalerOptions": {"idleTimeoutSeconds": self.idle_timeout_s},
-                "headGroupSpec": {
-                    "rayStartParams": {"dashboard-host": "0.0.0.0"},
-                    "template": self._pod("ray-head", self.head_cpus, self.head_memory),
-                },
-                "workerGroupSpecs": [workers],
-            },
-        }
-
-    def _pod(self, name: str, cpus: int, memory: str, gpus: int = 0) -> dict[str, Any]:
-        amounts: dict[str, str] = {"cpu": str(cpus), "memory": memory, **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
-        container: dict[str, Any] = {
-            "name": name,
-            "image": self.image,
-            "resources": {"requests": amounts, "limits": amounts},
-        }
-        if self.env_from_secret:
-            container["envFrom"] = [{"secretRef": {"name": self.env_from_secret}}]
-        account = {"serviceAccountName": self.service_account} if self.service_account else {}
-        return {"spec": {"containers": [container], **account}}
 
 
 @dataclass(frozen=True)
@@ -163,6 +103,11 @@ class KubeRayCluster:
         more = {"kubeconfig": self.kubeconfig, "context": self.context, "verify": self.verify, "python": self.python}
         ends = {"on_success": self.on_success, "on_failure": self.on_failure, "ttl_s": self.ttl_s}
         return {"kuberay": {**place, **more, **ends}}
+
+    async def describe(self) -> str:
+        """What can be said before there is a run. Raises one of CLUSTER_ERRORS."""
+        found = await self._call(self._kubernetes().list, "=".join(MANAGED_BY))
+        return f"Kubernetes with KubeRay: {len(found)} clusters of runs in namespace {self.namespace}"
 
     async def lives(self) -> bool:
         found = await self._call(self._kubernetes().get, self.name)
@@ -268,6 +213,22 @@ class KubeRayCluster:
             await self._call(self._kubernetes().delete, self.name)
             after += ", and deleted"
         return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
+
+
+def from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
+    """A cluster from what a connection, a block or `reference` holds. Raises SpecError for unknown fields."""
+    given = {**data, **more}
+    for kind, values in ((KubeRaySettings, given.get("settings") or {}), (KubeRayCluster, given)):
+        known = [each.name for each in fields(kind) if each.init]
+        missing = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
+        for name in values:
+            if name not in known:
+                raise SpecError(f"kuberay.{name}: unknown field, given {values[name]!r}; accepted are {', '.join(known)}")
+        for name in missing:
+            if values and name not in values:
+                raise SpecError(f"kuberay.{name}: missing; accepted is a {kind.__name__}'s {name}")
+    settings = KubeRaySettings(**given["settings"]) if given.get("settings") else None
+    return KubeRayCluster(**{**given, "settings": settings})
 
 
 def _leaving(found: dict[str, Any]) -> bool:

@@ -19,6 +19,7 @@ from plugin_core.errors import (
     ClusterUnreachableError,
     InfrastructureError,
     RayTrainWorkflowsError,
+    SpecError,
     StepCancelledError,
     StorageError,
     from_outcome,
@@ -54,10 +55,14 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
         listener(Event("state", remark))
     # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
     if not await in_thread(rundir.receipts) and await in_thread(rundir.result) is None:
-        async with await cluster.connect() as client:
-            await client.version()
-            if not cluster.autoscaling:
-                check_fits(spec, await client.nodes())
+        try:
+            async with await cluster.connect() as client:
+                await client.version()
+                if not cluster.autoscaling:
+                    check_fits(spec, await client.nodes())
+        except SpecError:
+            await cluster.release(succeeded=False)  # nothing will ever run there
+            raise
     return rundir
 
 

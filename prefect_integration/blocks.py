@@ -13,6 +13,7 @@ from plugin_core.clusters import Cluster, LocalCluster
 from plugin_core.clusters import RayCluster as CoreCluster
 from plugin_core.doctor import describe
 from plugin_core.errors import SpecError
+from plugin_core.kuberay import from_json
 from plugin_core.results import AnyResult
 from plugin_core.specs import StepSpec, as_spec
 from plugin_core.sync import run_sync
@@ -22,7 +23,7 @@ _DOCUMENTATION = HttpUrl("https://docs.ray.io/en/latest/cluster/running-applicat
 
 
 class RayCluster(Block):
-    """Where training steps run: an existing Ray cluster by its address, or the embedded local one.
+    """Where training steps run: an existing Ray cluster by its address, one on Kubernetes, or the embedded local one.
 
     Example:
         Load a stored cluster and train on it:
@@ -40,6 +41,9 @@ class RayCluster(Block):
 
     address: str | None = Field(None, description="URL of the cluster's dashboard, as http://ray-head:8265.")
     local: bool = Field(False, description="Use the embedded cluster of the machine that runs the flow.")
+    kuberay: dict[str, Any] | None = Field(
+        None, description="A cluster of each run's own on Kubernetes: the fields of a plugin_core.KubeRayCluster."
+    )
     token: SecretStr | None = Field(None, description="Ray auth token; without it RAY_AUTH_TOKEN of the environment.")
     headers: SecretDict | None = Field(None, description="HTTP headers for each request, for a proxy in between.")
     verify: bool = Field(True, description="Verify the certificate of an https address.")
@@ -63,10 +67,11 @@ class RayCluster(Block):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if bool(self.address) == self.local:
-            given = "both address and local=True" if self.local else "neither"
+        given = [name for name in ("address", "local", "kuberay") if getattr(self, name)]
+        if len(given) != 1:
             raise ValueError(
-                f"address: given {given}; accepted is a URL like http://host:8265, or local=True for the embedded cluster"
+                f"address: given {' and '.join(given) or 'nothing'}; accepted is one of address, a URL like http://host:8265,"
+                " local=True for the embedded cluster, and kuberay"
             )
         self.get_cluster()
         return self
@@ -74,18 +79,19 @@ class RayCluster(Block):
     def get_cluster(self) -> Cluster:
         """The cluster as the core knows it."""
         env_vars, env_files = _revealed(self.env_vars), _revealed(self.env_files)
-        if not self.address:
+        if self.local:
             return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars, env_files)
-        return CoreCluster(
-            self.address,
-            token=self.token.get_secret_value() if self.token else None,
-            headers=_revealed(self.headers),
-            verify=self.ca_file or self.verify,
-            autoscaling=self.autoscaling,
-            python=self.python,
-            env_vars=env_vars,
-            env_files=env_files,
-        )
+        common: dict[str, Any] = {
+            "token": self.token.get_secret_value() if self.token else None,
+            "headers": _revealed(self.headers),
+            "verify": self.ca_file or self.verify,
+            "python": self.python,
+            "env_vars": env_vars,
+            "env_files": env_files,
+        }
+        if self.kuberay:
+            return from_json(self.kuberay, **common)
+        return CoreCluster(self.address or "", autoscaling=self.autoscaling, **common)
 
     def test(self) -> str:
         """What the cluster is, in one line. Raises ClusterUnreachableError or ClusterRefusedError."""

@@ -45,7 +45,7 @@ from airflow_provider.operators import (
     RayTuneOperator,
 )
 from airflow_provider.triggers import RayStepTrigger
-from plugin_core import CheckpointRef, Evaluation, LocalCluster, RayCluster, TrainSpec
+from plugin_core import CheckpointRef, Evaluation, KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster, TrainSpec
 from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
@@ -403,6 +403,14 @@ def test_a_connection_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None
     assert whole.get_place().namespace == "prod"
     assert connect(monkeypatch, host="https://h/ray").get_cluster() == RayCluster("https://h/ray")
     assert asyncio.run(whole.aget_cluster()) == whole.get_cluster()
+
+
+def test_a_connection_with_kuberay_becomes_a_cluster_of_each_runs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    kuberay = {"name": "train", "settings": {"image": "registry/train:1"}, "on_failure": "keep", "ttl_s": 600}
+    hook = connect(monkeypatch, password=TOKEN, extra={"kuberay": json.dumps(kuberay), "namespace": "prod"})
+    settings = KubeRaySettings("registry/train:1")
+    assert hook.get_cluster() == KubeRayCluster("train", settings=settings, on_failure="keep", ttl_s=600, token=TOKEN)
+    assert hook.get_place().namespace == "prod"
 
 
 def test_a_connection_as_uri_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

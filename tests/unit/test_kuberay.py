@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plugin_core import KubeRayCluster, KubeRaySettings, clusters, kuberay, run
+from plugin_core.doctor import describe
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.supervisor import cancel
@@ -216,6 +217,20 @@ def test_a_manifest_that_kubernetes_refuses_is_told(
     file.write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {workerGroupSpecs: []}\n")
     with pytest.raises(SpecError, match=r"manifest: Kubernetes refuses it: .*spec\.headGroupSpec: Required value"):
         run(spec_at(tmp_path), replace(cluster, settings=None, manifest=str(file)))
+
+
+def test_describing_it_makes_none(cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+    assert asyncio.run(describe(cluster)) == "Kubernetes with KubeRay: 0 clusters of runs in namespace ml"
+    assert kubernetes.methods() == []
+
+
+def test_a_wrong_token_is_refused_and_leaves_no_cluster(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
+    kubernetes.token = "another"
+    with pytest.raises(ClusterRefusedError):
+        run(spec_at(tmp_path), cluster)
+    assert kubernetes.methods() == ["POST", "DELETE"]
 
 
 def test_a_missing_kubeconfig_is_told(tmp_path: Path, cluster: KubeRayCluster) -> None:

@@ -7,6 +7,7 @@ from prefect.blocks.core import Block
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from pydantic import SecretStr, ValidationError
 
+from plugin_core import KubeRayCluster, KubeRaySettings
 from plugin_core.clusters import LocalCluster
 from plugin_core.clusters import RayCluster as CoreCluster
 from plugin_core.errors import SpecError
@@ -46,12 +47,22 @@ def test_local_settings_give_the_embedded_cluster() -> None:
     assert RayCluster(local=True, num_cpus=8).get_cluster() == LocalCluster(8)
 
 
+def test_fields_of_kuberay_give_a_cluster_of_each_runs_own() -> None:
+    fields = {"name": "train", "namespace": "ml", "settings": {"image": "registry/train:1", "gpus": 1}}
+    cluster = RayCluster(kuberay=fields, env_vars={"MLFLOW_TRACKING_TOKEN": "word"}).get_cluster()
+    assert isinstance(cluster, KubeRayCluster)
+    assert cluster.settings == KubeRaySettings("registry/train:1", gpus=1)
+    assert (cluster.namespace, cluster.env_vars) == ("ml", {"MLFLOW_TRACKING_TOKEN": "word"})
+
+
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({}, "address: given neither; accepted is a URL like http://host:8265, or local=True"),
-        ({"address": ""}, "address: given neither"),
-        ({"address": "http://x:1", "local": True}, "address: given both address and local=True"),
+        ({}, "address: given nothing; accepted is one of address, a URL like http://host:8265, local=True for the"),
+        ({"address": ""}, "address: given nothing"),
+        ({"address": "http://x:1", "local": True}, "address: given address and local; accepted is one of"),
+        ({"kuberay": {"name": "t", "sise": 1}}, "kuberay.sise: unknown field, given 1; accepted are name, manifest"),
+        ({"kuberay": {"name": "t", "settings": {"workers": 2}}}, "kuberay.image: missing; accepted is a KubeRaySettings's"),
         ({"address": "ray://x:10001"}, "address: given 'ray://x:10001'; accepted is a URL like http://host:8265"),
     ],
 )
