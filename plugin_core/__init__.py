@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plugin_core.artifacts import artifact_directory as artifact_directory
     from plugin_core.clusters import LocalCluster as LocalCluster
     from plugin_core.clusters import RayCluster as RayCluster
     from plugin_core.inprocess import execute as execute
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from plugin_core.supervisor import run as run
 
 _HOMES = {
+    "artifacts": "artifact_directory",
     "clusters": "LocalCluster RayCluster",
     "inprocess": "execute",
     "kuberay": "KubeRayCluster",

@@ -7,14 +7,16 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.fingerprints import arrow_dataset, has_schema
 from plugin_core.functions import check_reference
-from plugin_core.lineage import check_framework
+from plugin_core.lineage import check_checkpoint, check_framework
 from plugin_core.output import check_output
 from plugin_core.record import spec_datasets, spec_functions
+from plugin_core.results import CheckpointRef
 from plugin_core.rundir import RunDir
 from plugin_core.specs import BatchInferSpec, DatasetConfig, Evaluation, SplitConfig, StepSpec, TrainSpec, TuneSpec
 from plugin_core.storage import Location
@@ -34,7 +36,10 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     for name, reference in references.items():
         check_reference(name, reference, must_exist=here)
     for name, dataset in spec_datasets(spec).items():
-        check_dataset(name, dataset, _columns(spec, name), here=here)
+        check_dataset(name, dataset, _columns(spec, name), _rows(spec, name, dataset), here=here)
+    for name, checkpoint in _checkpoints(spec):
+        if here or not Location.of(checkpoint.uri).is_local:
+            check_checkpoint(name, checkpoint.uri)
     with contextlib.suppress(StorageError):  # the cluster can look, and says it then
         check_framework(spec)
     if isinstance(spec, BatchInferSpec) and spec.output_path is not None:
@@ -44,6 +49,16 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     if isinstance(spec, TuneSpec) and here:
         make_scheduler(spec.scheduler)
         make_searcher(spec.search_alg)
+
+
+def _checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
+    """The checkpoints that a step names, by field."""
+    for name in type(spec).model_fields:
+        value = getattr(spec, name)
+        if isinstance(value, CheckpointRef):
+            yield name, value
+        elif isinstance(value, StepSpec):
+            yield from ((f"{name}.{inner}", reference) for inner, reference in _checkpoints(value))
 
 
 def _columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
@@ -61,27 +76,64 @@ def _columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
     return {}
 
 
-def check_dataset(field: str, config: DatasetConfig, needed: Mapping[str, Sequence[str]], *, here: bool) -> None:
-    """Raise SpecError where a dataset's files or columns are missing. `needed`: columns, by the spec's field that
-    names them.
+def check_dataset(
+    field: str, config: DatasetConfig, needed: Mapping[str, Sequence[str]], rows: int = 0, *, here: bool
+) -> None:
+    """Raise SpecError where a dataset's files, columns or rows are missing. `needed`: columns, by the spec's field that
+    names them; `rows`: so many at the least.
 
     `here`: local paths are this machine's. A local path of another machine cannot be looked at from here.
     """
     if config.path is None:
         return
+    there = 0
     for path in _paths(config):
         location = Location.of(path, f"{field}.path")
         if location.is_local and not here:
-            continue
+            return
         if not location.exists():
             raise SpecError(f"{field}.path: given {path!r}, where there is nothing; accepted is an existing file or folder")
         wanted = {f"{field}.columns": config.columns or [], **needed}
         # the other formats have columns of Ray's naming, which show when they are read
-        if any(wanted.values()) and config.guessed_format in ("parquet", "csv", "json"):
-            names = _schema_names(field, location, config)
+        if has_schema(config) and (any(wanted.values()) or rows):
+            found = arrow_dataset(location, config.guessed_format, f"{field}.path")
+            names = found.schema.names
             for source, columns in wanted.items():
                 for missing in (name for name in columns if name not in names):
                     raise SpecError(f"{source}: given {missing!r}, which {path} has not; accepted are {', '.join(names)}")
+            there += found.head(rows).num_rows if there < rows else 0
+    if has_schema(config) and config.split is None and there < rows:
+        raise _too_few(field, config, there, rows)
+
+
+def _rows(spec: StepSpec, field: str, config: DatasetConfig) -> int:
+    """How many rows the step needs of a dataset at the least: in a training one for each worker, or some wait for ever."""
+    inner = getattr(spec, field.partition(".")[0])
+    if isinstance(inner, StepSpec):
+        return _rows(inner, field.partition(".")[2], config)
+    if isinstance(spec, TrainSpec):
+        return spec.scaling_config.worker_range[0] if config.shard else 1
+    return 1 if isinstance(spec, Evaluation) else 0
+
+
+def check_rows(spec: TrainSpec, datasets: Mapping[str, ray.data.Dataset]) -> None:
+    """Raise SpecError where a dataset that could not be counted before the submit has too few rows."""
+    for name, dataset in datasets.items():
+        config, rows = spec.datasets[name], _rows(spec, f"datasets.{name}", spec.datasets[name])
+        if not has_schema(config) or config.split is not None:
+            there = len(dataset.take(rows))
+            if there < rows:
+                raise _too_few(f"datasets.{name}", config, there, rows)
+
+
+def _too_few(field: str, config: DatasetConfig, there: int, rows: int) -> SpecError:
+    given = f"given {config.path or config.function!r}{' split' if config.split is not None else ''}"
+    return SpecError(
+        f"{field}: {given}, which {f'has {there} rows' if there else 'is empty'}; accepted are at least {rows},"
+        " one for each worker"
+        if rows > 1
+        else f"{field}: {given}, which is empty; accepted is at least one row"
+    )
 
 
 def load(
@@ -172,19 +224,3 @@ def _limit_footer_readers() -> None:
 
 def _paths(config: DatasetConfig) -> list[str]:
     return config.path if isinstance(config.path, list) else [config.path or ""]
-
-
-def _schema_names(field: str, location: Location, config: DatasetConfig) -> list[str]:
-    import pyarrow
-    import pyarrow.dataset
-
-    try:
-        found = pyarrow.dataset.dataset(location.path, filesystem=location.fs, format=config.guessed_format)
-        return list(found.schema.names)
-    except pyarrow.ArrowInvalid as exc:
-        raise SpecError(
-            f"{field}.path: given {location.uri!r}, which is no readable {config.guessed_format}"
-            f" ({str(exc).splitlines()[0]})"
-        ) from exc
-    except OSError as exc:
-        raise StorageError(f"{field}.path: {location.uri} cannot be read: {exc}") from exc

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from plugin_core.errors import SpecError
+from plugin_core import manifest
+from plugin_core.errors import SpecError, StorageError
 from plugin_core.pins import home_of
 from plugin_core.specs import StepSpec
+from plugin_core.storage import Location
+
+
+def check_checkpoint(field: str, uri: str) -> None:
+    """Raise SpecError where there is no checkpoint (any more), or a damaged one. Where that cannot be told just now, the
+    cluster looks again."""
+    place = Location.of(uri, field)
+    try:
+        there, problem = bool(place.names()), manifest.problem(place)
+    except StorageError:
+        return
+    if not there:
+        raise SpecError(f"{field}: given {uri!r}, where there is nothing (any more); accepted is a checkpoint that is kept")
+    if problem:
+        raise SpecError(f"{field}: given {uri!r}, which is damaged ({problem}); accepted is a checkpoint as it was written")
 
 
 def check_framework(spec: StepSpec) -> None:

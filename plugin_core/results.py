@@ -122,12 +122,16 @@ class _Result(_Reference):
 
 
 class TrainResult(_Result):
-    """`metrics` is the last report of the run; `checkpoint` the latest, `best_checkpoint` the best by the spec's score."""
+    """`metrics` is the last report of the run; `checkpoint` the latest, `best_checkpoint` the best by the spec's score;
+    `dataset` the fingerprint of its datasets (see `fingerprints`), `artifacts` the folder of what workers left
+    (see `artifacts`)."""
 
     kind: Literal["train"] = "train"
     checkpoint: CheckpointRef | None = None
     best_checkpoint: CheckpointRef | None = None
     reports: int = 0
+    dataset: str | None = None
+    artifacts: str | None = None
 
     def load(self) -> ray.train.Result:
         """Ray's own result of the run, read from storage (without `return_value` and `error`)."""

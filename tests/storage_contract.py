@@ -2,6 +2,13 @@
 
 import threading
 
+import pytest
+
+from plugin_core.errors import FencedError
+from plugin_core.fence import Fence
+from plugin_core.journal import JournalReader, JournalWriter, read_reports
+from plugin_core.manifest import problem
+from plugin_core.rundir import RunDir
 from plugin_core.storage import Location
 
 
@@ -53,3 +60,42 @@ class StorageContract:
             place.write(name.encode())
             assert place.read() == name.encode()
         assert len(root.child("names").names()) == 6
+
+    def test_the_journal_keeps_ten_thousand_reports_in_order(self, root: Location) -> None:
+        rundir = RunDir.at(root.uri)
+        writer, reader = JournalWriter(rundir, 1), JournalReader(rundir)
+        seen = 0
+        for number in range(10_000):
+            writer.append({"report": number, "metrics": {"loss": 1 / (number + 1), "epoch": number // 100}})
+            if number % 4000 == 1999:
+                writer.flush()
+                seen += len(reader.read())
+        writer.close()
+        seen += len(reader.read())
+        assert seen == 10_000, "who reads along gets each once"
+        assert [entry["report"] for entry in read_reports(rundir)] == list(range(10_000))
+        assert max(len(place.read() or b"") for place in _segments(rundir)) < 128 * 1024, "each write stays small"
+
+    def test_an_attempt_is_claimed_once_and_fences_the_one_before(self, root: Location) -> None:
+        rundir = RunDir.at(root.uri)
+        first = rundir.claim(1, "http://ray", "session_1", "ray")
+        assert first is not None
+        assert rundir.claim(1, "http://ray", "session_1", "ray") is None
+        Fence(rundir.uri, 1).check()
+        assert rundir.claim(2, "http://ray", "session_1", "ray") is not None
+        with pytest.raises(FencedError):
+            Fence(rundir.uri, 1).check()
+        assert rundir.latest() == 2
+
+    def test_a_checkpoint_that_was_cut_does_not_match_its_manifest(self, root: Location) -> None:
+        checkpoint = root.child("checkpoint_a001_000001")
+        checkpoint.child("model.pt").write(b"12345678")
+        checkpoint.child(".manifest", "00000.json").write(b'{"files": {"model.pt": [8, 2598427311]}}')
+        assert problem(checkpoint) == ""
+        checkpoint.child("model.pt").write(b"1234")
+        assert problem(checkpoint) == "model.pt has 4 bytes, of 8"
+
+
+def _segments(rundir: RunDir) -> list[Location]:
+    journal = rundir.step.child("journal")
+    return [journal.child(name) for name in journal.names()]

@@ -125,7 +125,7 @@ class RunConfig(Model):
 
 
 class Limits(Model):
-    """How long to wait and how often to try; seconds. None: no limit."""
+    """How long to wait (seconds), how often to try, how much to keep. None: no limit."""
 
     timeout_s: float | None = Field(None, gt=0, description="the whole step, over all attempts")
     scheduling_timeout_s: float | None = Field(None, gt=0, description="waiting for the cluster's resources")
@@ -133,6 +133,7 @@ class Limits(Model):
     heartbeat_ttl_s: float = Field(30.0, gt=0, description="an unmoved heartbeat is silent after this")
     unreachable_timeout_s: float | None = Field(None, gt=0, description="then, heartbeat silent, begin elsewhere")
     orphan_timeout_s: float | None = Field(None, gt=0, description="without a sign of any orchestrator the driver stops")
+    artifact_bytes: int = Field(256 * 2**20, ge=0, description="files of a worker that are kept, in sum (`artifacts`)")
 
 
 #: What a dataset may be made of, by the endings that tell it.

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plugin_core import data
+from plugin_core import artifacts, data
 from plugin_core.fenced_fs import fenced_filesystem
+from plugin_core.fingerprints import fingerprint_of_all
 from plugin_core.frameworks import TrainerInputs, build_trainer, worker_environment
 from plugin_core.journal import JournalReader, read_reports
 from plugin_core.preprocessors import fitted_preprocessor, serialize
@@ -55,6 +56,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         world_of=spec.framework if spec.world_check else None,
         warm_start=warm_start,
         score_attribute=checkpoints.checkpoint_score_attribute,
+        artifact_bytes=spec.limits.artifact_bytes,
         environment=context.worker_environment,
     )
     callbacks = [
@@ -65,6 +67,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()
     }
+    data.check_rows(spec, datasets)
+    dataset = fingerprint_of_all(spec.datasets)
     if spec.preprocessor is not None:
         context.set_phase("fitting the preprocessor")
         preprocessor = fitted_preprocessor(context, datasets)
@@ -83,7 +87,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     )
     trainer = build_trainer(spec, inputs)
     context.set_phase("training")
-    return _collect(trainer.fit(), context)
+    return _collect(trainer.fit(), context, dataset)
 
 
 def _set_ray_defaults(spec: TrainSpec) -> None:
@@ -143,10 +147,11 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
     kept = [entry for entry in reports if entry.get("checkpoint") in there]
     config = spec.run_config.checkpoint_config
     score = config.checkpoint_score_attribute
-    scored = [entry for entry in kept if score and is_number(entry["metrics"].get(score))]
     best = None
-    if scored:
-        best = (max if config.checkpoint_score_order == "max" else min)(scored, key=lambda entry: entry["metrics"][score])
+    if score:
+        scored = [entry for entry in kept if is_number(_score(entry["metrics"], score))]
+        better = max if config.checkpoint_score_order == "max" else min
+        best = better(scored, key=lambda entry: _score(entry["metrics"], score)) if scored else None
 
     def reference(entry: dict[str, Any] | None) -> CheckpointRef | None:
         return CheckpointRef(uri=rundir.location.child(entry["checkpoint"]).uri) if entry else None
@@ -160,7 +165,15 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
     )
 
 
-def _collect(result: Any, context: StepContext) -> TrainResult:
+def _score(metrics: dict[str, Any], name: str) -> Any:
+    """A metric as Ray Train finds it: by its name, or by a path through nested ones."""
+    if name in metrics or "/" not in name:
+        return metrics.get(name)
+    head, _, rest = name.partition("/")
+    return _score(inner, rest) if isinstance(inner := metrics.get(head), dict) else None
+
+
+def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainResult:
     """The result from Ray's, with the metrics of the very last report, which Ray forgets when it had no checkpoint."""
     reports = read_reports(context.rundir)
     config = context.spec.run_config.checkpoint_config
@@ -173,7 +186,23 @@ def _collect(result: Any, context: StepContext) -> TrainResult:
         checkpoint=_reference(result.checkpoint, context.rundir.location),
         best_checkpoint=_reference(best, context.rundir.location),
         reports=len(reports),
+        dataset=dataset,
+        artifacts=kept.uri if (kept := context.rundir.location.child(artifacts.FOLDER)).names() else None,
+        warnings=_score_warnings(reports, config.checkpoint_score_attribute),
     )
+
+
+def _score_warnings(reports: list[dict[str, Any]], score: str | None) -> list[str]:
+    """What is wrong with the ranking of checkpoints: Ray ranks those without a score last, and says nothing."""
+    checkpointed = [entry["metrics"] for entry in reports if entry.get("checkpoint")]
+    unranked = [metrics for metrics in checkpointed if not is_number(_score(metrics, score))] if score else []
+    if not unranked:
+        return []
+    field = "run_config.checkpoint_config.checkpoint_score_attribute"
+    if len(unranked) < len(checkpointed):
+        return [f"{field}: {len(unranked)} of {len(checkpointed)} checkpoints have no number as {score!r} and rank last"]
+    names = sorted({name for metrics in checkpointed for name in metrics})
+    return [f"{field}: given {score!r}, which no checkpoint's report has; accepted is one of {', '.join(names) or 'none'}"]
 
 
 def _reference(checkpoint: Any, location: Location) -> CheckpointRef | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugin_core import env_files, manifest
+from plugin_core.artifacts import Artifacts
 from plugin_core.frameworks import world
 from plugin_core.frameworks.seeds import set_seed
 from plugin_core.functions import call_with
@@ -25,7 +26,8 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 class WorkerOptions:
     """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
     metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `preprocessor` what
-    goes with each checkpoint of rank 0, `environment` the variables of rank 0 and of the others."""
+    goes with each checkpoint of rank 0, `artifact_bytes` the most that is kept of a worker's files, `environment` the
+    variables of rank 0 and of the others."""
 
     run_uri: str
     attempt: int
@@ -35,6 +37,7 @@ class WorkerOptions:
     warm_start: str | None = None
     score_attribute: str | None = None
     preprocessor: str | None = None
+    artifact_bytes: int = 0
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
 
@@ -45,7 +48,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
         check_world = _WorldCheck(options.world_of)
-        _install(options, check_world)
+        artifacts = _install(options, check_world)
         if options.seed is not None:
             set_seed(options.framework, options.seed)
         try:
@@ -56,6 +59,8 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
             # Ray hands the exception on without its traceback
             setattr(exc, TRACEBACK, _users_traceback(exc))
             raise
+        finally:
+            artifacts.end()
 
     return train_loop_per_worker
 
@@ -84,7 +89,7 @@ class _WorldCheck:
             self._framework = None
 
 
-def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
+def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifacts:
     import ray.train
     from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
     from ray.train.v2._internal.execution import train_fn_utils
@@ -96,6 +101,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
     # what a killed worker group of this attempt left half uploaded keeps its number
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
     skip = max(0, taken - context.report_call_index)
+    artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
+    artifacts.begin()
 
     class SafeTrainFnUtils(train_fn_utils.DistributedTrainFnUtils):
         """Ray's own hook for changing what `ray.train.report` and `get_checkpoint` do in a worker."""
@@ -122,6 +129,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
             )
             if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
                 checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
+            if checkpoint is not None:
+                artifacts.keep()
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
                 # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
                 # interval. This waits for the controller's next poll.
@@ -136,6 +145,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> None:
             return own
 
     train_fn_utils.set_train_fn_utils(SafeTrainFnUtils())
+    return artifacts
 
 
 def _numbers_taken(options: WorkerOptions) -> int:

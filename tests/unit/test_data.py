@@ -1,13 +1,17 @@
-"""Parts of a dataset, told by the rows alone."""
+"""Datasets: parts that are told by the rows alone, and what is looked at before a submit."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from plugin_core import DatasetConfig
-from plugin_core.data import in_part
+from plugin_core import DatasetConfig, EvaluateSpec, ScalingConfig
+from plugin_core.data import check_functions_and_data, in_part
 from plugin_core.errors import SpecError
 from plugin_core.fingerprints import dataset_fingerprint
 from plugin_core.specs import SplitConfig
+from tests.unit.fake_steps import spec_at
 
 ROWS = [{"id": number, "name": f"n{number}", "pixels": np.full(4, number, dtype=np.float32)} for number in range(2000)]
 
@@ -53,3 +57,107 @@ def test_an_unknown_format_is_told() -> None:
 def test_another_part_is_other_data() -> None:
     parts = (None, {"part": "test", "test_size": 0.2}, {"part": "train", "test_size": 0.2})
     assert len({dataset_fingerprint(DatasetConfig(path="x.csv", version="1", split=split)) for split in parts}) == 3
+
+
+def test_the_schema_is_part_of_what_the_data_is(tmp_path: Path) -> None:
+    import os
+
+    file = tmp_path / "rows.csv"
+    found = []
+    for header in ("a,b", "a,c"):
+        file.write_text(f"{header}\n1,2\n")
+        os.utime(file, (1_000_000, 1_000_000))
+        found.append(dataset_fingerprint(DatasetConfig(path=str(file))))
+    assert found[0] != found[1]
+
+
+class TestRefusedBeforeASubmit:
+    """Each with one sentence that names the field."""
+
+    def refused(self, words: str, tmp_path: Path, **fields: Any) -> None:
+        with pytest.raises(SpecError, match=words):
+            check_functions_and_data(spec_at(tmp_path, **fields), here=True)
+
+    def rows(self, tmp_path: Path, count: int) -> str:
+        file = tmp_path / "rows.csv"
+        file.write_text("a,b\n" + "1,2\n" * count)
+        return str(file)
+
+    def test_an_empty_dataset(self, tmp_path: Path) -> None:
+        self.refused(
+            r"datasets\.train: given '.*rows\.csv', which is empty; accepted is at least one row",
+            tmp_path,
+            datasets={"train": self.rows(tmp_path, 0)},
+        )
+
+    def test_fewer_rows_than_workers(self, tmp_path: Path) -> None:
+        self.refused(
+            r"datasets\.train: given '.*', which has 3 rows; accepted are at least 4, one for each worker",
+            tmp_path,
+            datasets={"train": self.rows(tmp_path, 3)},
+            scaling_config=ScalingConfig(num_workers=4),
+        )
+
+    def test_whole_for_each_worker_one_row_is_enough(self, tmp_path: Path) -> None:
+        whole = DatasetConfig(path=self.rows(tmp_path, 3), shard=False)
+        scaling = ScalingConfig(num_workers=4)
+        check_functions_and_data(spec_at(tmp_path, datasets={"valid": whole}, scaling_config=scaling), here=True)
+
+    def test_a_missing_column(self, tmp_path: Path) -> None:
+        dataset = {"path": self.rows(tmp_path, 3), "columns": ["a", "z"]}
+        words = r"datasets\.train\.columns: given 'z', which .*rows\.csv has not; accepted are a, b"
+        self.refused(words, tmp_path, datasets={"train": dataset})
+
+    def test_an_evaluation_of_nothing(self, tmp_path: Path) -> None:
+        spec = EvaluateSpec(
+            checkpoint=str(self.checkpoint(tmp_path)),
+            predictor="json:loads",
+            task="regression",
+            dataset=self.rows(tmp_path, 0),
+            label_column="a",
+            run_config={"name": "e", "storage_path": str(tmp_path)},
+        )
+        with pytest.raises(SpecError, match=r"dataset: given '.*', which is empty"):
+            check_functions_and_data(spec, here=True)
+
+    def checkpoint(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "champion"
+        folder.mkdir()
+        (folder / "model.bin").write_bytes(b"1234")
+        return folder
+
+    def test_a_deleted_checkpoint(self, tmp_path: Path) -> None:
+        words = r"resume_from: given '.*/gone', where there is nothing \(any more\); accepted is a checkpoint that is kept"
+        self.refused(words, tmp_path, resume_from=str(tmp_path / "gone"))
+
+    def test_a_damaged_checkpoint(self, tmp_path: Path) -> None:
+        folder = self.checkpoint(tmp_path)
+        (folder / ".manifest").mkdir()
+        (folder / ".manifest" / "00000.json").write_text('{"files": {"model.bin": [400, 1]}}')
+        words = r"resume_from: given '.*/champion', which is damaged \(model\.bin has 4 bytes, of 400\)"
+        self.refused(words, tmp_path, resume_from=str(folder))
+
+    def test_a_checkpoint_on_a_path_of_the_clusters_is_left_to_it(self, tmp_path: Path) -> None:
+        spec = spec_at(tmp_path, resume_from=str(tmp_path / "gone"))
+        check_functions_and_data(spec, here=False)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ([{"acc": 0.5}, {"acc": 0.7}], []),
+        ([{"val": {"acc": 0.5}}], ["val/acc"]),
+        ([{"loss": 1.0}, {"loss": 0.5}], ["given 'acc', which no checkpoint's report has; accepted is one of loss"]),
+        ([{"acc": 0.5}, {"acc": None}], ["1 of 2 checkpoints have no number as 'acc' and rank last"]),
+    ],
+)
+def test_a_score_that_is_never_or_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:
+    from plugin_core.steps.train import _score_warnings
+
+    reports = [{"report": number, "metrics": each, "checkpoint": "c"} for number, each in enumerate(metrics)]
+    score = "val/acc" if words == ["val/acc"] else "acc"
+    found = _score_warnings(reports, score)
+    assert len(found) == len([word for word in words if word != "val/acc"])
+    for warning, word in zip(found, words, strict=False):
+        assert word in warning
+        assert "checkpoint_score_attribute" in warning

@@ -1,0 +1,77 @@
+"""Files that a worker leaves: kept by rank, bounded, written again where they changed."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from plugin_core import artifact_directory
+from plugin_core.artifacts import Artifacts
+from plugin_core.errors import FencedError
+from plugin_core.rundir import RunDir
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    assert rundir.claim(1, "http://ray", "session_1", "ray")
+    return rundir
+
+
+def kept(rundir: RunDir) -> dict[str, bytes]:
+    root = Path(rundir.location.path)
+    files = sorted(file for file in (root / "artifacts").rglob("*") if file.is_file())
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in files}
+
+
+def test_what_is_in_the_folder_is_kept_by_rank_and_again_when_it_changed(rundir: RunDir) -> None:
+    artifacts = Artifacts(rundir.uri, 1, 3, 1000)
+    artifacts.begin()
+    (artifact_directory() / "plots").mkdir()
+    (artifact_directory() / "plots" / "loss curve.png").write_bytes(b"one")
+    artifacts.keep()
+    assert kept(rundir) == {"artifacts/rank-003/plots/loss curve.png": b"one"}
+    (artifact_directory() / "plots" / "loss curve.png").write_bytes(b"longer")
+    folder = artifact_directory()
+    artifacts.end()
+    assert kept(rundir) == {"artifacts/rank-003/plots/loss curve.png": b"longer"}
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="is for a train loop"):
+        artifact_directory()
+
+
+def test_what_is_too_much_is_left_out_and_said_once(rundir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+    artifacts = Artifacts(rundir.uri, 1, 0, 10)
+    (artifacts.folder / "a").write_bytes(b"x" * 8)
+    (artifacts.folder / "b").write_bytes(b"x" * 8)
+    (artifacts.folder / "c").write_bytes(b"x" * 2)
+    with caplog.at_level(logging.WARNING):
+        artifacts.keep()
+        artifacts.keep()
+    assert list(kept(rundir)) == ["artifacts/rank-000/a", "artifacts/rank-000/c"]
+    (record,) = caplog.records
+    assert "b (8 bytes) is left out, it does not fit into limits.artifact_bytes=10" in record.message
+
+
+def test_a_later_attempt_owns_the_folder(rundir: RunDir) -> None:
+    artifacts = Artifacts(rundir.uri, 1, 0, 1000)
+    (artifacts.folder / "a").write_bytes(b"old")
+    assert rundir.claim(2, "http://ray", "session_1", "ray")
+    with pytest.raises(FencedError):
+        artifacts.end()
+    assert kept(rundir) == {}
+
+
+def test_a_storage_that_does_not_take_it_is_tried_again(
+    rundir: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = Artifacts(rundir.uri, 1, 0, 1000)
+    (artifacts.folder / "a").write_bytes(b"1")
+    root = Path(rundir.location.path)
+    (root / "artifacts").write_text("a file stands where the folder is to be")
+    with caplog.at_level(logging.WARNING):
+        artifacts.keep()
+    assert "tried again with the next checkpoint" in caplog.text
+    (root / "artifacts").unlink()
+    artifacts.keep()
+    assert kept(rundir) == {"artifacts/rank-000/a": b"1"}
