@@ -50,7 +50,8 @@ def trainer_arguments(
         "num_boost_round": spec.num_boost_round or DEFAULT_ROUNDS,
         "early_stopping_rounds": spec.early_stopping_rounds,
         "checkpoint_frequency": spec.checkpoint_frequency or CHECKPOINT_EVERY_ROUNDS,
-        "datasets": list(spec.datasets),
+        # the others are binned as "train" is, and the last of them says when to stop
+        "datasets": sorted(spec.datasets, key=lambda name: name != "train"),
     }
     return {
         "train_loop_per_worker": inputs.wrap(declared_loop),

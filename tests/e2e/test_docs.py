@@ -15,7 +15,7 @@ ENDS = {
     "evaluate": r"True \{\} 0\.\d+",
     "tune": r"\{'train_loop_config': \{.*'finished': \d",
     "batch-inference": r"360 .*/attempt-001\n\{'mean\(x\)': 2\.0",
-    "storage": r"epoch 2\n.*checkpoint_a001_0000.*loss",
+    "storage": r"epoch 2\n.*checkpoint_a001.*loss",
     "data": r"[0-9a-f]{16} .*/runs/customers/artifacts\n\d+\.\d",
     "clusters": r"https://ray\.example:8265\ntrain-[0-9a-f]{10}\n.*running at http://127\.0\.0\.1:\d+.*stopped",
     "retraining": r"(promoted|skipped) .*\nskipped .*skip_unchanged is set\n\d",

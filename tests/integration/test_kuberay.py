@@ -1,0 +1,27 @@
+"""A whole step on a "RayCluster of its own": Kubernetes is a fake, the Ray behind it is real."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugin_core import KubeRayCluster, KubeRaySettings, run
+from plugin_core.local_head import Head
+from tests.chaos.tools import Trail, spec_at
+from tests.fake_kubernetes import FakeKubernetes
+
+
+@pytest.mark.slow
+def test_a_step_runs_on_a_cluster_of_its_own_with_the_token_of_its_secret(tmp_path: Path, head: Head) -> None:
+    trail = Trail(tmp_path / "trail.jsonl")
+    with FakeKubernetes(tmp_path, token=head.token) as kubernetes:
+        cluster = KubeRayCluster(
+            "train",
+            settings=KubeRaySettings(image="registry/train:1", workers=2),
+            kubeconfig=str(kubernetes.kubeconfig),
+            address=head.address,
+            python=sys.executable,
+        )
+        result = run(spec_at(tmp_path, trail.file), cluster)
+        assert result.metrics["total"] == sum(range(12))
+        assert kubernetes.methods() == ["POST", "DELETE"]
