@@ -31,6 +31,8 @@ FSSPEC = {
     "adlfs": ("abfs", "adlfs"),
     "memory": ("memory", "fsspec"),
 }
+#: Where the first part of a path is a bucket (a container), which is made by somebody else.
+BUCKETS = frozenset({"s3", *FSSPEC} - {"memory"})
 SCHEMES = ("file", "s3", *FSSPEC, "hdfs", "custom")
 #: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long each
 #: time: twelve bear throttling and 5xx answers for about two minutes. An orchestrator waits by itself, and is told early.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from plugin_core.errors import SpecError, StorageError
-from plugin_core.filesystems import Backend, backend, check_uri, path_of
+from plugin_core.filesystems import BUCKETS, Backend, backend, check_uri, path_of
 from plugin_core.filesystems import be_patient as be_patient
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class Location:
             with self.fs.open_input_stream(self.path) as stream:
                 data: bytes = stream.read()
                 return data
-        except FileNotFoundError as exc:
-            self._bucket_must_exist(exc)
+        except FileNotFoundError:
+            self._bucket_must_exist()
             return None
         except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
@@ -123,14 +123,13 @@ class Location:
             from pyarrow.fs import FileSelector
 
             found = self.fs.get_file_info(FileSelector(self.path, allow_not_found=True))
-            if not found and not self.is_local:
-                # arrow lists a bucket that is not there as an empty one
-                self.fs.get_file_info(FileSelector(self.path.partition("/")[0]))
-        except FileNotFoundError as exc:
-            self._bucket_must_exist(exc)
+        except FileNotFoundError:
+            self._bucket_must_exist()
             return []
         except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
+        if not found:
+            self._bucket_must_exist()  # arrow lists one that is not there as an empty one
         return sorted(info.base_name for info in found)
 
     def exists(self) -> bool:
@@ -223,10 +222,55 @@ class Location:
             raise
         return temporary
 
-    def _bucket_must_exist(self, exc: FileNotFoundError) -> None:
-        # arrow reports a missing bucket as a missing file, and that is not "absent"
-        if "bucket" in str(exc).lower() and not self.is_local:
-            raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
+    def _bucket_must_exist(self) -> None:
+        """Raise StorageError where the bucket of what is not there is not there either: the SDKs report both alike."""
+        from pyarrow.fs import FileType
+
+        parts = urlsplit(self.uri)
+        bucket = (parts.scheme, parts.netloc, parts.query)
+        if self.is_local or parts.scheme not in BUCKETS or bucket in _buckets_seen:
+            return
+        name = self.path.partition("/")[0]
+        try:
+            there = self.fs.get_file_info(name).type != FileType.NotFound
+        except self._backend.errors as exc:
+            # who may use a prefix alone is refused the bucket, and so it is there
+            if not refusal(exc):
+                raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
+            there = True
+        if not there:
+            raise StorageError(f"{self.uri} cannot be read: there is no bucket {name!r}")
+        _buckets_seen.add(bucket)
+
+
+#: The buckets that this process has found to be there.
+_buckets_seen: set[tuple[str, str, str]] = set()
+
+#: What storages answer to who will never be served as things are; the words of S3's SDKs, of pyarrow and of fsspec.
+_REFUSALS = {
+    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|there is no bucket": "where there is no such bucket",
+    r"NoCredentials|Unable to locate credentials": "and there are no credentials for it here",
+    # of a HEAD request there is no telling which of the two
+    r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|AccessDenied|ACCESS_DENIED|Forbidden|HTTP status 403": (
+        "which refuses these credentials (a wrong key, or no permission)"
+    ),
+}
+
+
+def refusal(error: BaseException) -> str:
+    """Why a storage that answered will not do, in words; "" where it may yet."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return f"where this user may not write ({os.strerror(cause.errno)})"
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOTDIR, errno.EEXIST):
+            return "where a file stands in the way"
+        text = f"{type(cause).__name__}: {cause}"
+        for pattern, words in _REFUSALS.items():
+            if re.search(pattern, text):
+                return words
+        cause = cause.__cause__
+    return ""
 
 
 def numbered(names: list[str]) -> list[int]:

@@ -32,6 +32,7 @@ from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Receipt, RunDir
 from plugin_core.sources import git_commit
 from plugin_core.specs import StepSpec
+from plugin_core.storage import default_storage_path, refusal
 from plugin_core.sync import in_thread, run_sync
 
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
@@ -49,7 +50,15 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
     """
     env_files.as_variables(cluster.env_files)
     await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
-    rundir, remark = await in_thread(lay_down, spec, request)
+    try:
+        rundir, remark = await in_thread(lay_down, spec, request)
+    except StorageError as exc:
+        if why := refusal(exc):
+            given = spec.run_config.storage_path or default_storage_path()
+            raise SpecError(
+                f"run_config.storage_path: given {given!r}, {why}; accepted is storage that this process may write"
+            ) from exc
+        raise
     cluster = cluster.of_run(rundir.uri)
     if remark and listener is not None:
         listener(Event("state", remark))

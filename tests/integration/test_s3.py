@@ -1,13 +1,20 @@
 """Storage over a real S3 API."""
 
 import re
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import boto3
 import pytest
 
-from plugin_core.errors import StorageError
+from plugin_core import RunConfig, run
+from plugin_core.errors import SpecError, StorageError
 from plugin_core.storage import Location
+from plugin_core.testing import FakeCluster
+from tests.servers import s3_server
 from tests.storage_contract import StorageContract
+from tests.unit.fake_steps import spec_at
 
 
 class TestS3(StorageContract):
@@ -30,6 +37,16 @@ class TestS3fs(StorageContract):
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
+def test_what_is_absent_in_a_bucket_of_any_name_is_absent(s3: str, way: Callable[[str], str]) -> None:
+    found = re.search(r"endpoint_override=([^&]+)", s3)
+    assert found is not None
+    boto3.client("s3", endpoint_url=f"http://{found[1]}").create_bucket(Bucket="no-such-bucket-but-one")
+    place = Location.of(way(s3.replace("s3://runs/", "s3://no-such-bucket-but-one/"))).child("x")
+    assert place.read() is None
+    assert place.names() == []
+
+
+@pytest.mark.parametrize("way", [str, by_s3fs])
 def test_a_missing_bucket_is_an_error_and_not_absence(s3: str, way: Callable[[str], str]) -> None:
     place = Location.of(way(s3.replace("s3://runs/", "s3://no-such-bucket/"))).child("x")
     for look in (place.read, place.names, lambda: place.write(b"1"), lambda: place.create(b"1")):
@@ -45,3 +62,59 @@ def test_an_endpoint_that_is_down_is_an_error_and_not_absence(uri: str) -> None:
     for look in (place.read, place.names, place.exists):
         with pytest.raises(StorageError):
             look()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 API of its own that looks at keys. OTHER_KEY is of a user who may do nothing, WRONG_KEY of none."""
+    with s3_server(tmp_path / "s3.log") as uri:
+        found = re.search(r"endpoint_override=([^&]+)", uri)
+        assert found is not None
+        endpoint = f"http://{found[1]}"
+        users = boto3.client("iam", endpoint_url=endpoint, region_name="us-east-1")
+        users.create_user(UserName="nobody")
+        key = users.create_access_key(UserName="nobody")["AccessKey"]
+        monkeypatch.setenv("OTHER_KEY", key["AccessKeyId"])
+        monkeypatch.setenv("OTHER_SECRET", key["SecretAccessKey"])
+        monkeypatch.setenv("WRONG_KEY", "AKIANOBODYKNOWSTHAT0")
+        monkeypatch.setenv("WRONG_SECRET", "word")
+        look = urllib.request.Request(f"{endpoint}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
+        with urllib.request.urlopen(look) as answer:
+            assert answer.status == 200
+        yield uri
+
+
+@pytest.mark.parametrize("way", ["s3", "s3fs"])
+@pytest.mark.parametrize("keys", ["WRONG", "OTHER"])
+def test_wrong_keys_and_no_permission_are_told_before_a_submit(guarded: str, tmp_path: Path, way: str, keys: str) -> None:
+    if way == "s3":
+        uri = f"{guarded}&access_key=${keys}_KEY&secret_key=${keys}_SECRET"
+    else:
+        uri = f"{by_s3fs(guarded)}&key=${keys}_KEY&secret=${keys}_SECRET"
+    refused(tmp_path, uri, "which refuses these credentials (a wrong key, or no permission)")
+
+
+@pytest.mark.parametrize("way", [str, by_s3fs])
+def test_a_wrong_bucket_is_told_before_a_submit(s3: str, tmp_path: Path, way: Callable[[str], str]) -> None:
+    refused(tmp_path, way(s3.replace("s3://runs/", "s3://no-such-bucket/")), "where there is no such bucket")
+
+
+def refused(tmp_path: Path, uri: str, words: str) -> None:
+    spec = spec_at(tmp_path, run_config=RunConfig(name="run", storage_path=uri))
+    with FakeCluster() as cluster:
+        with pytest.raises(SpecError) as told:
+            run(spec, cluster)
+        assert cluster.submits == 0
+    assert told.value.message.startswith(f"run_config.storage_path: given '{uri}', {words}; accepted is")
+    assert "word" not in told.value.message.replace(words, "")
+
+
+def test_a_dead_endpoint_is_unreachable_and_may_be_tried_again(tmp_path: Path) -> None:
+    spec = spec_at(
+        tmp_path, run_config=RunConfig(name="run", storage_path="s3://runs/x?endpoint_override=127.0.0.1:9&scheme=http")
+    )
+    with FakeCluster() as cluster:
+        with pytest.raises(StorageError, match=r"s3://runs/x/run.* cannot be") as told:
+            run(spec, cluster)
+        assert cluster.submits == 0
+    assert told.value.retryable
