@@ -251,7 +251,7 @@ _REFUSALS = {
     r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|there is no bucket": "where there is no such bucket",
     r"NoCredentials|Unable to locate credentials": "and there are no credentials for it here",
     # of a HEAD request there is no telling which of the two
-    r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|AccessDenied|ACCESS_DENIED|Forbidden|HTTP status 403": (
+    r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|Access_?Denied|ACCESS_DENIED|Forbidden|status 403": (
         "which refuses these credentials (a wrong key, or no permission)"
     ),
 }

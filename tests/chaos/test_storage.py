@@ -13,7 +13,7 @@ from plugin_core.errors import StorageFullError
 from plugin_core.fenced_fs import SNAPSHOT
 from plugin_core.journal import read_reports
 from plugin_core.rundir import RunDir
-from tests.chaos.tools import Proxy, Running, Trail, spec_at
+from tests.chaos.tools import Proxy, Running, Trail, drivers, kill, spec_at
 
 ONE = ScalingConfig(num_workers=1)
 
@@ -34,6 +34,19 @@ def test_s3_answers_503_for_half_a_minute_while_checkpoints_are_written(
     assert result.metrics["total"] == sum(range(12))
     assert result.run.attempt == 1
     assert trail.steps() == list(range(12)), "the training was never begun again"
+
+
+@pytest.mark.slow
+def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
+    endpoint = dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]
+    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url=http://{endpoint}", trail.file), cluster)
+    trail.wait_for(5)
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver)
+    result = running.result()
+    assert result.metrics["total"] == sum(range(12))
+    assert result.run.attempt == 2
+    trail.check(12, kills=1)
 
 
 def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
