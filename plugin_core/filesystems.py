@@ -86,8 +86,10 @@ def check_uri(uri: str) -> None:
 
 
 def path_of(uri: str) -> str:
-    """The path that a URI has on its filesystem: `bucket/key`."""
+    """The path that a URI has on its filesystem: `bucket/key`; on HDFS, whose host is no part of it, `/folder/file`."""
     parts = urlsplit(uri)
+    if parts.scheme == "hdfs":
+        return parts.path.rstrip("/") or "/"
     head = parts.username if parts.username else parts.netloc  # Azure's container
     return (head + parts.path).rstrip("/")
 

@@ -239,6 +239,7 @@ def test_our_timeout_stops_the_job_and_is_not_retried(scenario: Make) -> None:
     assert "timeout_s" in it.log()
 
 
+@pytest.mark.slow
 def test_mark_failed_with_no_triggerer_stops_the_job(scenario: Make) -> None:
     it = scenario("deferred").begin().held()
     it.airflow.kill("triggerer")
@@ -304,6 +305,7 @@ def test_eight_mapped_tasks_are_deferred_at_once_on_one_triggerer(scenario: Make
         assert RunDir.at(str(it.runs / run_name("many", it.run_id, "train", str(number)))).receipts() == [1]
 
 
+@pytest.mark.slow
 def test_a_decorated_loops_asset_event_starts_the_consumer(scenario: Make, airflow: AirflowServer) -> None:
     it = scenario("produces").begin()
     assert airflow.wait("produces", it.run_id) == "success", airflow.task_log("produces", it.run_id, "fit")
@@ -378,6 +380,7 @@ def test_the_token_is_nowhere_in_airflows_database_or_logs(airflow: AirflowServe
     it.succeeds([1], repeated=0)
 
 
+@pytest.mark.slow
 def test_a_task_that_defers_without_a_triggerer_says_so(airflow: AirflowServer, scenario: Make) -> None:
     airflow.kill("triggerer")
     try:

@@ -30,7 +30,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("storage_kind", [pytest.param("local", marks=pytest.mark.slow), "s3"])
+@pytest.mark.slow
+@pytest.mark.parametrize("storage_kind", ["local", "s3"])
 def test_the_same_spec_runs_from_every_engine(
     storage_kind: str, tmp_path: Path, s3: str, airflow: AirflowServer, prefect_api: str
 ) -> None:

@@ -95,6 +95,7 @@ def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) 
     assert "train_loop_config.epochs" in refused.stderr
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
     spec = {
         "framework": "python",

@@ -141,7 +141,10 @@ def test_goes_on_after_a_killed_worker_and_in_another_session(
             r"no collective operation was called .* joins them: model = ray.train.torch.prepare_model",
         ),
         pytest.param("lightning", "alone_lightning", "no collective operation .*RayDDPStrategy", marks=pytest.mark.slow),
-        ("transformers", "alone_transformers", r"num_processes=1; what joins them: TrainingArguments\(use_cpu=True\)"),
+        pytest.param(
+            *("transformers", "alone_transformers", r"num_processes=1; what joins them: TrainingArguments\(use_cpu=True\)"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *("accelerate", "alone_accelerate", r"num_processes=1; what joins them: Accelerator\(cpu=True\)"),
             marks=pytest.mark.slow,
@@ -149,7 +152,7 @@ def test_goes_on_after_a_killed_worker_and_in_another_session(
         pytest.param("accelerate", "alone_fsdp", "ignores its FSDP plugin on this device", marks=pytest.mark.slow),
         pytest.param("deepspeed", "alone_deepspeed", "no collective .*deepspeed.initialize", marks=pytest.mark.slow),
         pytest.param("tensorflow", "alone_tensorflow", "no MultiWorkerMirroredStrategy was made", marks=pytest.mark.slow),
-        ("lightgbm", "alone_lightgbm", "LightGBM was given no network parameters"),
+        pytest.param("lightgbm", "alone_lightgbm", "LightGBM was given no network parameters", marks=pytest.mark.slow),
         pytest.param("horovod", "alone_horovod", "Horovod is not initialised", marks=pytest.mark.slow),
     ],
 )
@@ -181,7 +184,7 @@ def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path
     assert score == pytest.approx(best, rel=1e-4), "exact over all rows, though two workers trained"
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", ["xgboost", pytest.param("lightgbm", marks=pytest.mark.slow)])
 def test_a_label_column_that_is_not_in_the_data_is_told_before_a_worker_starts(
     name: str, tmp_path: Path, here: None
 ) -> None:
@@ -200,6 +203,7 @@ def ranks(config: dict[str, Any]) -> None:
     ray.train.report({"rank": ray.train.get_context().get_world_rank(), "drawn": np.random.rand()})
 
 
+@pytest.mark.slow
 def test_the_journal_keeps_every_ranks_report_when_told_to(tmp_path: Path, here: None) -> None:
     spec = TrainSpec(
         framework="python",

@@ -121,6 +121,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(tmp_path: Path, cluster: Lo
     assert [epoch for epoch, _ in seen] == [*range(seen[-2][1] or resumed_at), *range(resumed_at, 5)]
 
 
+@pytest.mark.slow
 def test_after_success_the_stored_result_is_returned_and_another_spec_is_refused(
     tmp_path: Path, cluster: LocalCluster
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_user_error_is_raised_with_the_users_traceback_and_a_retry_resumes(tmp
     )
 
 
+@pytest.mark.slow
 def test_a_new_run_starts_warm_from_a_checkpoint_of_another(tmp_path: Path, cluster: LocalCluster) -> None:
     champion = Location.of(str(tmp_path)).child("champion")
     champion.child("state.json").write(b'{"epoch": 2}')

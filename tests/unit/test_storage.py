@@ -62,6 +62,23 @@ def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
     assert "hunter" not in repr(place)
 
 
+@pytest.mark.parametrize(
+    ("uri", "path", "words"),
+    [
+        ("gs://bucket/runs?token=anon", "bucket/runs", "its package is not installed: pip install gcsfs"),
+        ("gcsfs://bucket/runs", "bucket/runs", "its package is not installed: pip install gcsfs"),
+        ("abfs://box@account.dfs.core.windows.net/runs", "box/runs", "its package is not installed: pip install adlfs"),
+        ("hdfs://namenode:8020/runs?user=ray", "/runs", "it cannot be opened"),
+    ],
+)
+def test_what_is_there_by_construction_alone(uri: str, path: str, words: str) -> None:
+    """None of these can run here: their paths, and what is said where their package or library is missing."""
+    place = Location.of(uri.replace("token=anon", "project=p"))
+    assert place.path == path
+    with pytest.raises(SpecError, match=words):
+        _ = place.fs
+
+
 def test_azures_container_stands_before_the_account() -> None:
     place = Location.of("abfs://box@account.dfs.core.windows.net/runs").child("x")
     assert place.path == "box/runs/x"
