@@ -26,7 +26,7 @@ def dag_of_the_docs(name: str) -> str:
     return str(found)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What tests and DAGs share: data, storage, and files to wait for."""
     path = tmp_path_factory.mktemp("airflow")
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gate(head: Head) -> Iterator[Proxy]:
     """A proxy before the Jobs API, which the connection `proxied` goes through."""
     url = urlsplit(head.address)
@@ -43,7 +43,7 @@ def gate(head: Head) -> Iterator[Proxy]:
     proxy.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
     def connection(conn_type: str, port: int | None, password: str) -> str:
         return json.dumps({"conn_type": conn_type, "host": "127.0.0.1", "port": port, "password": password})

@@ -16,7 +16,7 @@ if importlib.util.find_spec("airflow"):  # not in the environment of `make test-
     from tests.e2e.airflow_server import gate as gate
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
         yield url
