@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import functools
 import hashlib
 import logging
 import re
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 
@@ -24,6 +25,7 @@ from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnrea
 from plugin_core.jobs import JobsClient
 from plugin_core.kuberay_api import Kubernetes
 from plugin_core.kuberay_settings import KubeRaySettings
+from plugin_core.sync import in_thread
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,9 @@ DELETE_AFTER = "ray-train-workflows/delete-after"
 RUN = "ray-train-workflows/run"
 #: KubeRay makes names of pods and services from a cluster's; longer ones it refuses.
 NAME_LENGTH = 50
+DIGEST_LENGTH = 10
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,10 +79,17 @@ class KubeRayCluster:
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z]([-a-z0-9]{0,37}[a-z0-9])?", self.name):
+        longest = NAME_LENGTH if self.run_uri else NAME_LENGTH - DIGEST_LENGTH - 1
+        if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > longest:
             raise SpecError(
-                f"name: given {self.name!r}; accepted are up to 39 small letters, digits and '-', a letter first"
+                f"name: given {self.name!r}; accepted are up to {longest} small letters, digits and '-', a letter first"
             )
+        try:
+            self._url()
+        except (KeyError, IndexError, ValueError) as exc:
+            raise SpecError(
+                f"address: given {self.address!r}; accepted is a URL, in which {{name}} and {{namespace}} are put in"
+            ) from exc
         if self.manifest is not None and self.settings is not None:
             raise SpecError("manifest: given beside settings; accepted is one of them")
         for which in ("on_success", "on_failure"):
@@ -88,8 +100,8 @@ class KubeRayCluster:
     # ---- what the core asks
 
     def of_run(self, uri: str) -> KubeRayCluster:
-        digest = hashlib.sha256(uri.encode()).hexdigest()[:10]
-        return self if self.run_uri else replace(self, name=f"{self.name}-{digest}"[:NAME_LENGTH], run_uri=uri)
+        digest = hashlib.sha256(uri.encode()).hexdigest()[:DIGEST_LENGTH]
+        return self if self.run_uri else replace(self, name=f"{self.name}-{digest}", run_uri=uri)
 
     @property
     def identity(self) -> str:
@@ -106,27 +118,23 @@ class KubeRayCluster:
 
     async def describe(self) -> str:
         """What can be said before there is a run. Raises one of CLUSTER_ERRORS."""
-        found = await self._call(self._kubernetes().list, "=".join(MANAGED_BY))
+        found = await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY)))
         return f"Kubernetes with KubeRay: {len(found)} clusters of runs in namespace {self.namespace}"
 
     async def lives(self) -> bool:
-        found = await self._call(self._kubernetes().get, self.name)
+        found = await self._ask(lambda kubernetes: kubernetes.get(self.name))
         return found is not None and not _leaving(found)
 
     async def connect(self) -> JobsClient:
         """The cluster's Jobs API. Makes the cluster where there is none, and waits until its head is ready."""
-        kubernetes = self._kubernetes()
-        await self._call(self._sweep)
+        await self._ask(self._sweep)
         deadline = time.monotonic() + self.start_timeout_s
         waited = False
         while True:
-            found = await self._call(kubernetes.get, self.name)
-            if found is None:
-                await self._call(self._create)
-            elif not _leaving(found) and _ready(found):
-                if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
-                    await self._call(kubernetes.annotate, self.name, DELETE_AFTER, None)
-                client = JobsClient(self._url(), await self._call(self._token, found), self.headers, self.verify)
+            found = await self._ask(self._look_and_create)
+            if found is not None and not _leaving(found) and _ready(found):
+                token = await self._ask(functools.partial(self._take_up, found))
+                client = JobsClient(self._url(), token, self.headers, self.verify)
                 # the head's service may be a moment behind its pod
                 if not waited or await _answers(client):
                     return client
@@ -137,22 +145,17 @@ class KubeRayCluster:
 
     async def release(self, succeeded: bool) -> None:
         """The run is over: delete the cluster, or let it go later. Raises one of CLUSTER_ERRORS."""
-        kubernetes = self._kubernetes()
         if (self.on_success if succeeded else self.on_failure) == "delete":
-            await self._call(kubernetes.delete, self.name)
+            await self._ask(lambda kubernetes: kubernetes.delete(self.name))
         elif self.ttl_s is not None:
             moment = (datetime.now(UTC) + timedelta(seconds=self.ttl_s)).isoformat(timespec="seconds")
-            await self._call(kubernetes.annotate, self.name, DELETE_AFTER, moment)
+            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, DELETE_AFTER, moment))
 
     # ---- how
 
-    def _kubernetes(self) -> Kubernetes:
-        return Kubernetes(self.namespace, self.kubeconfig, self.context)
-
-    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        from plugin_core.sync import in_thread
-
-        return await in_thread(function, *arguments)
+    async def _ask(self, do: Callable[[Kubernetes], T]) -> T:
+        """`do` in a thread: the client blocks, also while it is imported and made."""
+        return await in_thread(lambda: do(Kubernetes(self.namespace, self.kubeconfig, self.context)))
 
     def _url(self) -> str:
         return self.address.format(name=self.name, namespace=self.namespace)
@@ -178,25 +181,29 @@ class KubeRayCluster:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.run_uri}
         return {**body, "metadata": metadata}
 
-    def _create(self) -> None:
-        body = self._body()
-        if body is None:
+    def _look_and_create(self, kubernetes: Kubernetes) -> dict[str, Any] | None:
+        if (found := kubernetes.get(self.name)) is not None:
+            return found
+        if (body := self._body()) is None:
             raise ClusterUnreachableError(
                 f"cluster: there is no RayCluster {self.namespace}/{self.name}, and no manifest or settings to make it from"
             )
-        self._kubernetes().create(body)
+        kubernetes.create(body)
         logger.info("RayCluster %s/%s is made for %s", self.namespace, self.name, self.run_uri)
+        return None
 
-    def _token(self, found: dict[str, Any]) -> str | None:
+    def _take_up(self, found: dict[str, Any], kubernetes: Kubernetes) -> str | None:
+        """Keep a cluster that is there; its token."""
+        if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
+            kubernetes.annotate(self.name, DELETE_AFTER, None)
         options = found["spec"].get("authOptions") or {}
         if self.token is not None or options.get("mode") != "token":
             return self.token
-        secret = self._kubernetes().secret(options.get("secretName") or self.name)
+        secret = kubernetes.secret(options.get("secretName") or self.name)
         return base64.b64decode(secret["auth_token"]).decode()
 
-    def _sweep(self) -> None:
+    def _sweep(self, kubernetes: Kubernetes) -> None:
         """Delete our clusters of this namespace whose time is over."""
-        kubernetes = self._kubernetes()
         for found in kubernetes.list("=".join(MANAGED_BY)):
             moment = (found["metadata"].get("annotations") or {}).get(DELETE_AFTER)
             if found["metadata"]["name"] == self.name or moment is None or _leaving(found):
@@ -207,10 +214,10 @@ class KubeRayCluster:
 
     async def _not_started(self, found: dict[str, Any] | None) -> ClusterUnreachableError:
         """What is known of a cluster that did not start. It is deleted where failures are."""
-        said = await self._call(self._kubernetes().explain, self.name, found)
+        said = await self._ask(lambda kubernetes: kubernetes.explain(self.name, found))
         after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
         if self.on_failure == "delete" and self._body() is not None:
-            await self._call(self._kubernetes().delete, self.name)
+            await self._ask(lambda kubernetes: kubernetes.delete(self.name))
             after += ", and deleted"
         return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
 

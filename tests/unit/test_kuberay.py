@@ -118,6 +118,7 @@ def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(cl
     found = clusters.find(cluster.of_run("/runs/a").reference())
     assert found.identity == cluster.of_run("/runs/a").identity
     assert "secret" not in str(cluster.reference())
+    assert len(replace(cluster, name="t" * 39).of_run("/runs/a").name) == 50
 
 
 def test_a_cancel_makes_no_cluster(
@@ -199,6 +200,8 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
     ("fields", "words"),
     [
         ({"name": "Train_1", "settings": SETTINGS}, "name: given 'Train_1'; accepted are up to 39 small letters"),
+        ({"name": "t" * 40, "settings": SETTINGS}, "accepted are up to 39 small letters"),
+        ({"name": "t", "address": "http://{head}:1"}, "address: given 'http://{head}:1'; accepted is a URL, in which"),
         ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: given beside settings; accepted is one of them"),
         ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: given one of kind 'RayJob'; accepted is one RayCluster"),
         ({"name": "t", "manifest": "none.yaml"}, "manifest: given 'none.yaml', which cannot be read as YAML"),
