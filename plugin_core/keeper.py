@@ -64,7 +64,7 @@ def ray_head_command(ports: list[int], temp_dir: str, num_cpus: int, num_gpus: i
 
 def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
     return {
-        # milliseconds between two measurements of every process, for the dashboard's pages; Ray's 5 s cost a small machine dear
+        # milliseconds between two measurements of all processes for the dashboard's pages; each costs a small machine dear
         "REPORTER_UPDATE_INTERVAL_MS": "20000",
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
         "RAY_AUTH_MODE": "token",
