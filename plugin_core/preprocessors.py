@@ -11,6 +11,7 @@ import cloudpickle
 
 from plugin_core.errors import SpecError
 from plugin_core.functions import call_with
+from plugin_core.results import CheckpointRef
 
 if TYPE_CHECKING:
     import ray.data.preprocessor
@@ -53,7 +54,9 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
     return fitted
 
 
-def load_preprocessor(checkpoint: ray.train.Checkpoint) -> Any:
-    """The preprocessor that stands with a checkpoint, or None. It is unpickled: load only checkpoints that you trust."""
-    kept = checkpoint.get_metadata().get(KEY)
+def load_preprocessor(checkpoint: CheckpointRef | ray.train.Checkpoint) -> Any:
+    """The preprocessor that stands with a checkpoint (a result's, or Ray's own), or None. It is unpickled: load only
+    checkpoints that you trust."""
+    found = checkpoint.to_ray() if isinstance(checkpoint, CheckpointRef) else checkpoint
+    kept = found.get_metadata().get(KEY)
     return pickle.loads(base64.b64decode(kept)) if kept else None
