@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from plugin_core import RunConfig, TrainSpec, run
+from plugin_core import CheckpointConfig, RunConfig, TrainSpec, run
 from tests.heads import OwnHead
 from tests.servers import S3_ENVIRONMENT, environment, s3_server
 
@@ -92,7 +92,7 @@ def measure(storage: str, head: OwnHead, megabytes: int) -> dict[str, dict[str, 
             framework="python",
             train_loop_per_worker=loop,
             train_loop_config=config,
-            run_config=RunConfig(name=name, storage_path=storage),
+            run_config=RunConfig(name=name, storage_path=storage, checkpoint_config=CheckpointConfig(num_to_keep=2)),
         )
         metrics = run(spec, head.cluster()).metrics
         found[shape] = {way: statistics.median(metrics[way]) for way in ("bare up", "up", "bare down", "down", "async")}
