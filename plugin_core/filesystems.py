@@ -53,13 +53,14 @@ class Backend:
     errors: tuple[type[Exception], ...] = (OSError,)
 
 
-def be_patient() -> None:
-    """From now on this process bears a storage that throttles or fails for about two minutes a request: for the driver, the
-    controller and the workers, where giving up costs a training."""
+def be_patient(patient: bool = True) -> bool:
+    """Whether this process bears, from now on, a storage that throttles or fails for about two minutes a request: for the
+    driver, the controller and the workers, where giving up costs a training. Returns whether it did so before."""
     global _attempts
-    if _attempts != S3_PATIENT_ATTEMPTS:
-        _attempts = S3_PATIENT_ATTEMPTS
+    before, _attempts = _attempts, S3_PATIENT_ATTEMPTS if patient else S3_ATTEMPTS
+    if _attempts != before:
         backend.cache_clear()
+    return before == S3_PATIENT_ATTEMPTS
 
 
 def check_uri(uri: str) -> None:

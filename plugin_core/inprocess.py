@@ -9,6 +9,7 @@ from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
+from plugin_core.storage import be_patient
 
 
 def execute(spec: StepSpec) -> AnyResult:
@@ -31,6 +32,7 @@ def execute(spec: StepSpec) -> AnyResult:
     if rundir.claim(attempt, "in-process", "in-process") is None:
         raise InfrastructureError(f"somebody else runs {rundir.uri} at this moment")
     started_here = not ray.is_initialized()
+    patient_before = be_patient()
 
     def connect(runtime_env: dict[str, Any]) -> None:
         if started_here:
@@ -44,5 +46,6 @@ def execute(spec: StepSpec) -> AnyResult:
     try:
         return run_attempt(rundir, attempt, connect, stop)
     finally:
+        be_patient(patient_before)
         if started_here:
             ray.shutdown()

@@ -11,11 +11,18 @@ import pytest
 
 from plugin_core import LocalCluster
 from plugin_core.local_head import Head
+from plugin_core.storage import be_patient
 from tests.heads import OwnHead
 from tests.servers import embedded_head, s3_server
 
 # a suite that a shell started in the background ignores SIGINT, and so would every program that a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def impatient() -> None:
+    """What a test does in this process as a driver would leaves no storage to be waited for by the next ones."""
+    be_patient(False)
 
 
 @pytest.fixture(scope="session")

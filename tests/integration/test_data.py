@@ -17,6 +17,7 @@ from plugin_core.data import load
 from plugin_core.errors import SpecError
 from plugin_core.journal import read_reports
 from plugin_core.rundir import RunDir
+from plugin_core.storage import be_patient
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -110,6 +111,7 @@ def test_parts_shards_and_a_preprocessor_that_goes_with_the_checkpoint(tmp_path:
         run_config=RunConfig(name="data", storage_path=str(tmp_path)),
     )
     result = execute(spec)
+    assert not be_patient(False), "this process waits no longer for a storage than before"
     (report,) = read_reports(RunDir.at(result.run.uri))
     first, second = report["ranks"]
     test = first["test"]
