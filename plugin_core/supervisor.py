@@ -37,6 +37,9 @@ from plugin_core.sync import in_thread, run_sync
 
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
+#: Seconds in which an engine ends who follows a run whose attempt it cancelled (a server of Airflow's cancels first, its
+#: triggerer hears of it a moment later): only who still lives then goes on with the run.
+OWN_CANCEL_S = 15.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
@@ -101,6 +104,7 @@ class Supervisor:
         self._submit_errors = 0
         self._interest_due = 0.0
         self._storage_away_since: float | None = None
+        self._unwanted_since: float | None = None
 
     @property
     def since_attempt(self) -> int | None:
@@ -196,6 +200,8 @@ class Supervisor:
                     await self._release(succeeded=False)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
+                if seen.ours and seen.attempt_unwanted and not self._outlived_its_cancel():
+                    return None
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._start_job(receipt)
@@ -251,6 +257,12 @@ class Supervisor:
             await (await self._observer.connect()).stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
+
+    def _outlived_its_cancel(self) -> bool:
+        """Whether the attempt of this call was cancelled so long ago that the cancel was not meant for this call."""
+        now = time.monotonic()
+        self._unwanted_since = self._unwanted_since or now
+        return now - self._unwanted_since > OWN_CANCEL_S
 
     async def _release(self, succeeded: bool) -> None:
         try:
