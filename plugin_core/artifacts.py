@@ -7,10 +7,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from plugin_core.changed_files import changed_files
 from plugin_core.errors import StorageError
 from plugin_core.fence import Fence
 from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
 
 FOLDER = "artifacts"
 
@@ -45,24 +45,20 @@ class Artifacts:
     def keep(self) -> None:
         """Copy what is new or has changed. A storage that does not take it is said and tried at the next time: it is no
         reason to end a training. Raises FencedError."""
-        files = sorted(file for file in self.folder.rglob("*") if file.is_file())
-        if files:
+        changed = list(changed_files(self.folder, self._kept))
+        if changed:
             self._fence.check()
-        for file in files:
-            name = file.relative_to(self.folder).as_posix()
-            now = (file.stat().st_size, file.stat().st_mtime_ns)
-            if self._kept.get(name) == now:
-                continue
+        for name, file, state in changed:
             others = sum(size for other, (size, _) in self._kept.items() if other != name)
-            if others + now[0] > self._limit_bytes:
-                self._leave_out(name, now[0])
+            if others + state[0] > self._limit_bytes:
+                self._leave_out(name, state[0])
                 continue
             try:
-                copy_file(file, self._place.child(*name.split("/")))
+                self._place.child(*name.split("/")).upload(file)
             except StorageError as exc:
                 logger.warning("artifacts: %s; tried again with the next checkpoint", exc.message)
                 return
-            self._kept[name] = now
+            self._kept[name] = state
 
     def end(self) -> None:
         """Keep what there is, and forget the folder."""
@@ -82,13 +78,3 @@ class Artifacts:
                 size,
                 self._limit_bytes,
             )
-
-
-def copy_file(file: Path, target: Location) -> None:
-    """A local file to storage, in parts. Raises StorageError."""
-    try:
-        target.fs.create_dir(target.parent.path)
-        with file.open("rb") as source, target.fs.open_output_stream(target.path) as stream:
-            shutil.copyfileobj(source, stream, 1 << 20)
-    except OSError as exc:
-        raise StorageError(f"{target.uri} cannot be written: {exc}") from exc

@@ -20,7 +20,7 @@ def check_checkpoint(field: str, uri: str) -> None:
     if not there:
         raise SpecError(f"{field}: given {uri!r}, where there is nothing (any more); accepted is a checkpoint that is kept")
     if problem:
-        raise SpecError(f"{field}: given {uri!r}, which is damaged ({problem}); accepted is a checkpoint as it was written")
+        raise manifest.damaged(uri, problem, field)
 
 
 def check_framework(spec: StepSpec) -> None:

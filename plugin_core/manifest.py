@@ -70,17 +70,17 @@ def check_copy(folder: str | Path, uri: str) -> None:
     for file in sorted(Path(folder, FOLDER).glob("*.json")):
         files = _parse(file.read_bytes())
         if files is None:
-            raise _damaged(uri, f"{FOLDER}/{file.name} is torn")
+            raise damaged(uri, f"{FOLDER}/{file.name} is torn")
         for path, (size, crc32) in files.items():
             part = Path(folder, path)
             if not part.is_file() or part.stat().st_size != size:
-                raise _damaged(uri, f"{path} is missing or cut")
+                raise damaged(uri, f"{path} is missing or cut")
             if _crc32(part) != crc32:
-                raise _damaged(uri, f"{path} has another content than was written")
+                raise damaged(uri, f"{path} has another content than was written")
 
 
-def _damaged(uri: str, what: str) -> SpecError:
-    return SpecError(f"checkpoint: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
+def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
+    return SpecError(f"{field}: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
 
 
 def _files(place: Location) -> dict[str, Any] | None:

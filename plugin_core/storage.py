@@ -11,6 +11,7 @@ import errno
 import os
 import posixpath
 import re
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -151,6 +152,15 @@ class Location:
                 return
             with self.fs.open_output_stream(self.path) as stream:
                 stream.write(data)
+        except self._backend.errors as exc:
+            raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
+
+    def upload(self, file: Path) -> None:
+        """Write a local file's content, in parts and so not atomically. Raises StorageError."""
+        try:
+            self.fs.create_dir(self.parent.path)
+            with file.open("rb") as source, self.fs.open_output_stream(self.path) as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
         except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
 

@@ -73,7 +73,7 @@ async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, 
                 if not cluster.autoscaling:
                     check_fits(spec, await client.nodes())
         except SpecError:
-            await cluster.release(succeeded=False)  # nothing will ever run there
+            await _release(cluster, False, listener)  # nothing will ever run there
             raise
     return rundir
 
@@ -190,14 +190,14 @@ class Supervisor:
         match action.do:
             case Do.RETURN:
                 result = await in_thread(self.rundir.result)
-                await self._release(succeeded=True)
+                await _release(self.cluster, True, self._tell)
                 return result
             case Do.FAIL:
                 over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
                 if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
                     await in_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
                 if not seen.superseded:
-                    await self._release(succeeded=False)
+                    await _release(self.cluster, False, self._tell)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 if seen.ours and seen.attempt_unwanted and not self._outlived_its_cancel():
@@ -264,18 +264,20 @@ class Supervisor:
         self._unwanted_since = self._unwanted_since or now
         return now - self._unwanted_since > OWN_CANCEL_S
 
-    async def _release(self, succeeded: bool) -> None:
-        try:
-            await self.cluster.release(succeeded)
-        except RayTrainWorkflowsError as exc:
-            # the run is over either way; a cluster of its own that is still there has to be known of
-            self._tell(Event("state", f"the run's cluster could not be released: {exc.message}"))
-
     async def _show_interest(self) -> None:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
         if limit is not None and time.monotonic() >= self._interest_due:
             self._interest_due = time.monotonic() + limit / 4
             await in_thread(self.rundir.show_interest)
+
+
+async def _release(cluster: Cluster, succeeded: bool, listener: Listener | None) -> None:
+    try:
+        await cluster.release(succeeded)
+    except RayTrainWorkflowsError as exc:
+        # the run is over either way; a cluster of its own that is still there has to be known of
+        if listener is not None:
+            listener(Event("state", f"the run's cluster could not be released: {exc.message}"))
 
 
 async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from plugin_core.changed_files import changed_files
 from plugin_core.fence import Fence
 from plugin_core.tracking.subject import Subject
 
@@ -31,13 +32,9 @@ class Staged:
     def push(self) -> None:
         """Raises FencedError where a later attempt owns the run: its files are the run's."""
         self._fence.check()
-        for path in sorted(self.folder.rglob("*")):
-            name = path.relative_to(self.folder).as_posix()
-            if not path.is_file() or path.is_symlink():
-                continue
-            state = (path.stat().st_size, path.stat().st_mtime_ns)
-            if self._pushed.get(name) != state:
-                self._target.child(*name.split("/")).write(path.read_bytes())
+        for name, file, state in changed_files(self.folder, self._pushed):
+            if not file.is_symlink():
+                self._target.child(*name.split("/")).write(file.read_bytes())
                 self._pushed[name] = state
         if not self._alone:
             for name in self.place.names():

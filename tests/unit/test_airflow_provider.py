@@ -7,7 +7,6 @@ import inspect
 import json
 import re
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -45,13 +44,13 @@ from airflow_provider.operators import (
     RayTuneOperator,
 )
 from airflow_provider.triggers import RayStepTrigger
-from plugin_core import CheckpointRef, Evaluation, KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster, TrainSpec
+from plugin_core import CheckpointRef, Evaluation, TrainSpec
 from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.testing import FakeCluster
-
-TOKEN = "a-very-secret-token"
+from tests.unit.airflow_connection import TOKEN
+from tests.unit.airflow_connection import fake as fake
 
 
 def loop(config: dict[str, Any]) -> None:
@@ -72,15 +71,6 @@ def task_instance(**changed: Any) -> Any:
 
 def train_operator(**kwargs: Any) -> RayTrainOperator:
     return RayTrainOperator(**{"task_id": "train", "framework": "python", "train_loop_per_worker": loop, **kwargs})
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCluster]:
-    """A fake cluster behind the connection `fake`, which also says where runs are kept."""
-    with FakeCluster(token=TOKEN, metrics={"loss": 0.5}) as cluster:
-        connection = {"conn_type": "rayjobs", "host": cluster.address, "password": TOKEN}
-        monkeypatch.setenv("AIRFLOW_CONN_FAKE", json.dumps({**connection, "extra": {"storage_path": str(tmp_path)}}))
-        yield cluster
 
 
 # ---- provider info
@@ -379,69 +369,6 @@ def fire(trigger: RayStepTrigger) -> dict[str, Any]:
 
     payload: dict[str, Any] = json.loads(json.dumps(asyncio.run(first())))
     return payload
-
-
-# ---- hook
-
-
-def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RayJobsHook:
-    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "rayjobs", **fields}))
-    return RayJobsHook("c")
-
-
-def test_a_connection_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert connect(monkeypatch, host="h").get_cluster() == RayCluster("http://h:8265")
-    whole = connect(
-        monkeypatch,
-        host="h",
-        port=99,
-        schema="https",
-        password=TOKEN,
-        extra={"verify": "/ca.pem", "headers": '{"X": "y"}', "autoscaling": True, "namespace": "prod"},
-    )
-    assert whole.get_cluster() == RayCluster("https://h:99", TOKEN, {"X": "y"}, "/ca.pem", autoscaling=True)
-    assert whole.get_place().namespace == "prod"
-    assert connect(monkeypatch, host="https://h/ray").get_cluster() == RayCluster("https://h/ray")
-    assert asyncio.run(whole.aget_cluster()) == whole.get_cluster()
-
-
-def test_a_connection_with_kuberay_becomes_a_cluster_of_each_runs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    kuberay = {"name": "train", "settings": {"image": "registry/train:1"}, "on_failure": "keep", "ttl_s": 600}
-    hook = connect(monkeypatch, password=TOKEN, extra={"kuberay": json.dumps(kuberay), "namespace": "prod"})
-    settings = KubeRaySettings("registry/train:1")
-    assert hook.get_cluster() == KubeRayCluster("train", settings=settings, on_failure="keep", ttl_s=600, token=TOKEN)
-    assert hook.get_place().namespace == "prod"
-
-
-def test_a_connection_as_uri_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_C", f"rayjobs://:{TOKEN}@h:8265/?verify=false")
-    assert RayJobsHook("c").get_cluster() == RayCluster("http://h:8265", TOKEN, verify=False)
-
-
-def test_without_a_connection_the_default_is_the_local_cluster_and_another_id_is_refused() -> None:
-    assert RayJobsHook(None).get_cluster() == LocalCluster()
-    assert RayJobsHook().get_cluster() == LocalCluster()
-    assert asyncio.run(RayJobsHook().aget_cluster()) == LocalCluster()
-    with pytest.raises(SpecError, match="ray_conn_id: given 'prod', and there is no such connection"):
-        RayJobsHook("prod").get_cluster()
-
-
-def test_a_connection_without_host_or_with_odd_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpecError, match="ray_conn_id: given 'c', whose host is empty"):
-        connect(monkeypatch).get_cluster()
-    with pytest.raises(SpecError, match="headers: the connection's extra holds no JSON object"):
-        connect(monkeypatch, host="h", extra={"headers": "[1"}).get_cluster()
-
-
-def test_the_connection_test_says_what_is_there_or_what_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
-) -> None:
-    good, said = RayJobsHook("fake").test_connection()
-    assert good, said
-    assert said.endswith("1 nodes, 16 CPUs, 0 GPUs")
-    good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
-    assert not good
-    assert "answers 401 to the token given" in said
 
 
 # ---- decorator, outlets, dry run, clear

@@ -1,0 +1,76 @@
+"""What a connection of Airflow's becomes."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("airflow")
+
+from airflow_provider.hooks import RayJobsHook
+from plugin_core import KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
+from plugin_core.errors import SpecError
+from plugin_core.testing import FakeCluster
+from tests.unit.airflow_connection import TOKEN
+from tests.unit.airflow_connection import fake as fake
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RayJobsHook:
+    monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "rayjobs", **fields}))
+    return RayJobsHook("c")
+
+
+def test_a_connection_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connect(monkeypatch, host="h").get_cluster() == RayCluster("http://h:8265")
+    whole = connect(
+        monkeypatch,
+        host="h",
+        port=99,
+        schema="https",
+        password=TOKEN,
+        extra={"verify": "/ca.pem", "headers": '{"X": "y"}', "autoscaling": True, "namespace": "prod"},
+    )
+    assert whole.get_cluster() == RayCluster("https://h:99", TOKEN, {"X": "y"}, "/ca.pem", autoscaling=True)
+    assert whole.get_place().namespace == "prod"
+    assert connect(monkeypatch, host="https://h/ray").get_cluster() == RayCluster("https://h/ray")
+    assert asyncio.run(whole.aget_cluster()) == whole.get_cluster()
+
+
+def test_a_connection_with_kuberay_becomes_a_cluster_of_each_runs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    kuberay = {"name": "train", "settings": {"image": "registry/train:1"}, "on_failure": "keep", "ttl_s": 600}
+    hook = connect(monkeypatch, password=TOKEN, extra={"kuberay": json.dumps(kuberay), "namespace": "prod"})
+    settings = KubeRaySettings("registry/train:1")
+    assert hook.get_cluster() == KubeRayCluster("train", settings=settings, on_failure="keep", ttl_s=600, token=TOKEN)
+    assert hook.get_place().namespace == "prod"
+
+
+def test_a_connection_as_uri_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_C", f"rayjobs://:{TOKEN}@h:8265/?verify=false")
+    assert RayJobsHook("c").get_cluster() == RayCluster("http://h:8265", TOKEN, verify=False)
+
+
+def test_without_a_connection_the_default_is_the_local_cluster_and_another_id_is_refused() -> None:
+    assert RayJobsHook(None).get_cluster() == LocalCluster()
+    assert RayJobsHook().get_cluster() == LocalCluster()
+    assert asyncio.run(RayJobsHook().aget_cluster()) == LocalCluster()
+    with pytest.raises(SpecError, match="ray_conn_id: given 'prod', and there is no such connection"):
+        RayJobsHook("prod").get_cluster()
+
+
+def test_a_connection_without_host_or_with_odd_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="ray_conn_id: given 'c', whose host is empty"):
+        connect(monkeypatch).get_cluster()
+    with pytest.raises(SpecError, match="headers: the connection's extra holds no JSON object"):
+        connect(monkeypatch, host="h", extra={"headers": "[1"}).get_cluster()
+
+
+def test_the_connection_test_says_what_is_there_or_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
+) -> None:
+    good, said = RayJobsHook("fake").test_connection()
+    assert good, said
+    assert said.endswith("1 nodes, 16 CPUs, 0 GPUs")
+    good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
+    assert not good
+    assert "answers 401 to the token given" in said
