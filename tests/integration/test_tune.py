@@ -70,6 +70,8 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     wait_until(lambda: any(report["checkpoint"] for report in read_reports(newest(running.rundir, starts))))
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
+    # not before the second attempt's start is told: a killed driver's workers go on for a moment, and would report
+    wait_until(lambda: len(max(starts.iterdir(), key=lambda path: path.stat().st_mtime).read_text().split()) == 2)
     (tmp_path / "go").touch()
     result = running.result()
     assert result.run.attempt == 2
