@@ -30,6 +30,7 @@ from plugin_core.tracking import note_origin, stop_tracking
 from plugin_core.watch import Watch, signal_pipe
 
 logger = logging.getLogger("raytrain.driver")
+_temporary: list[Path] = []
 
 
 def run_attempt(
@@ -96,11 +97,17 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
     if shipped is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _temporary.append(folder)
     modules = unpack(shipped, folder)
     sys.path.insert(0, str(folder))
     own = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
     return {"py_modules": [*modules, *own.get("py_modules", runtime_env.get("py_modules", []))]}
+
+
+@atexit.register
+def _clean_up() -> None:
+    for folder in _temporary:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _connect_job(runtime_env: dict[str, Any]) -> None:
@@ -129,6 +136,7 @@ def main(uri: str, attempt: int, nonce: str) -> int:
         print(f"stopping: {error.message}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
         stop_tracking(error)
+        _clean_up()  # os._exit runs none of what waits for the exit
         os._exit(error.exit_code)
 
     try:
