@@ -49,6 +49,7 @@ def test_a_loop_that_always_dies_spends_both_budgets(tmp_path: Path, trail: Trai
     assert running.rundir.receipts() == [1, 2]
 
 
+@pytest.mark.slow
 def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     """They would fit the empty cluster; but somebody else holds them."""
     holding = Running(spec_at(tmp_path, trail.file, "holder", scaling_config=ONE, loop={"steps": 600}), cluster)

@@ -58,6 +58,7 @@ def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: A
     assert "epoch=3" in airflow.task_log("chain", run_id, "train")
 
 
+@pytest.mark.slow
 def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(airflow: AirflowServer) -> None:
     run_id = airflow.trigger("broken")
     assert airflow.wait("broken", run_id) == "failed"

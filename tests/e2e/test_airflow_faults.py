@@ -371,6 +371,7 @@ def test_the_connections_test_button_says_what_it_found_or_what_is_wrong(airflow
     assert tested(port=1, password="x")["status"] is False
 
 
+@pytest.mark.slow
 def test_the_token_is_nowhere_in_airflows_database_or_logs(airflow: AirflowServer, head: Any, scenario: Make) -> None:
     it = scenario("through_a_proxy").begin().held()
     for file in airflow.home.rglob("*"):

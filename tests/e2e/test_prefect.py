@@ -113,6 +113,7 @@ def test_the_reports_are_in_the_task_runs_log_on_the_server(flows: Flows, chain:
     assert f"run directory: {flows.rundir('chain', 'train').uri}" in messages
 
 
+@pytest.mark.slow
 def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows) -> None:
     assert flows.start("fails_once").wait(timeout=600) == 0
     eventually(lambda: flows.tasks("fails_once")[0].state_name, "Completed")

@@ -87,7 +87,8 @@ def test_a_flow_run_whose_runner_is_killed_too_goes_on_without_hands(
             automation.delete()
 
 
-@pytest.mark.parametrize("flow", ["awaited", pytest.param("direct", marks=slow), pytest.param("submitted", marks=slow)])
+@slow
+@pytest.mark.parametrize("flow", ["awaited", "direct", "submitted"])
 def test_a_flow_process_that_is_terminated_without_a_cancel_leaves_its_job_alone(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:

@@ -89,6 +89,7 @@ def check_rows(found: pd.DataFrame) -> None:
     assert (found["twice"] == 2.0 * found["key"]).all()
 
 
+@pytest.mark.slow
 def test_parquet_by_partition_with_chosen_columns(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:

@@ -93,6 +93,7 @@ def judge(checkpoint: Any, dataset: Any) -> dict[str, float]:
     return {"rows": len(scaled), "largest": float(scaled.max())}
 
 
+@pytest.mark.slow
 def test_parts_shards_and_a_preprocessor_that_goes_with_the_checkpoint(tmp_path: Path) -> None:
     file = str(tmp_path / "x.parquet")
     pyarrow.parquet.write_table(pa.table({"x": np.arange(400, dtype=np.float64)}), file)

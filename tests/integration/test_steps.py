@@ -101,6 +101,7 @@ def test_the_chain_on_local_storage(tmp_path: Path, rows: Path, cluster: LocalCl
     chain(str(tmp_path / "runs"), rows, cluster)
 
 
+@pytest.mark.slow
 def test_the_chain_on_s3(s3: str, rows: Path, cluster: LocalCluster) -> None:
     chain(s3, rows, cluster)
 
@@ -196,6 +197,7 @@ def test_a_new_orchestrator_attaches_to_the_running_job(tmp_path: Path, cluster:
     assert log.count("result: {") == 1, "the job's log is told whole and once"
 
 
+@pytest.mark.slow
 def test_execute_runs_the_same_step_in_this_process(tmp_path: Path) -> None:
     """In a process of its own, since it starts a Ray there; a second call returns what the first stored."""
     code = f"""

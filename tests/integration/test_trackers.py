@@ -129,6 +129,7 @@ def test_a_run_of_the_users_own_is_logged_into(server: str, tmp_path: Path) -> N
     assert client.get_run(own).info.run_name == "mine"
 
 
+@pytest.mark.slow
 def test_eight_runs_at_once_are_eight_in_a_new_experiment(server: str, tmp_path: Path) -> None:
     metrics = [{"number": number} for number in range(8)]
     rundirs = [
