@@ -52,7 +52,7 @@ def _ended(ti: Any) -> None:
 
 def _cancel_runs_of(row: Any, **ids: Any) -> None:
     from airflow.models.task_state_store import TaskStateStoreModel
-    from sqlalchemy import select
+    from sqlalchemy import event, select
     from sqlalchemy.orm import object_session
 
     session = object_session(row)
@@ -60,10 +60,15 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
         return
     query = select(TaskStateStoreModel.value).filter_by(key=RUN_KEY, **ids)
     runs = [json.loads(value) for value in session.scalars(query).all()]
-    # a person waits for the page, and the scheduler's loop for this
-    for run in runs:
-        if isinstance(run, dict) and "uri" in run:
-            threading.Thread(target=_cancel, args=(run["uri"], run["ray_conn_id"]), daemon=True).start()
+
+    def cancel_them(_: Any) -> None:
+        # in threads: a person waits for the page, and the scheduler's loop for this
+        for run in runs:
+            if isinstance(run, dict) and "uri" in run:
+                threading.Thread(target=_cancel, args=(run["uri"], run["ray_conn_id"]), daemon=True).start()
+
+    # once the task's state is to be seen: the trigger whose attempt is cancelled asks for it (`Supervisor.wanted`)
+    event.listen(session, "after_commit", cancel_them, once=True)
 
 
 def _cancel(run_uri: str, ray_conn_id: str | None) -> None:

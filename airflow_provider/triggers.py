@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
@@ -49,12 +50,20 @@ class RayStepTrigger(BaseTrigger):
                 metadata=metadata(self.task_instance),
                 # another triggerer goes on with the task's log where this one was
                 reader=str(getattr(self.task_instance, "id", "") or ""),
+                wanted=self._task_lives,
             )
             result = await supervisor.run()
         except RayTrainWorkflowsError as exc:
             yield TriggerEvent(error_payload(exc))
         else:
             yield TriggerEvent({"status": "success", "result": result.reference().to_json()})
+
+    async def _task_lives(self) -> bool:
+        try:
+            return not over(await sync_to_async(task_state)(self.task_instance))
+        except AirflowRuntimeError as exc:
+            self.log.warning("The task's state could not be read, and will be again: %s", exc)
+            return False
 
     async def on_kill(self) -> None:
         """Cancel the run, unless its task lives on; a task of its own, since Airflow cancels this one again each second."""

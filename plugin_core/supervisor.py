@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 
 from plugin_core import env_files
 from plugin_core.clusters import Cluster, LocalCluster, check_fits
@@ -37,9 +38,6 @@ from plugin_core.sync import in_thread, run_sync
 
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
-#: Seconds in which an engine ends who follows a run whose attempt it cancelled (a server of Airflow's cancels first, its
-#: triggerer hears of it a moment later): only who still lives then goes on with the run.
-OWN_CANCEL_S = 15.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
@@ -82,7 +80,9 @@ class Supervisor:
     """Brings one run to its end. `since_attempt`: attempts up to this one belong to earlier calls.
 
     An engine that hands over between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
-    both count the same attempts as theirs. `reader`: see `Follower`.
+    both count the same attempts as theirs. `reader`: see `Follower`. `wanted`: whether the engine still wants the run,
+    asked before a next attempt is begun in place of this call's own that somebody cancelled: the engine may have ended its
+    task, of which this process is told a moment later.
     """
 
     def __init__(
@@ -94,8 +94,10 @@ class Supervisor:
         listener: Listener | None = None,
         metadata: dict[str, str] | None = None,
         reader: str = "",
+        wanted: Callable[[], Awaitable[bool]] | None = None,
     ):
         self.rundir = rundir
+        self._wanted = wanted
         self.cluster = cluster = cluster.of_run(rundir.uri)
         self._metadata = metadata or {}
         self._observer = Observer(rundir, cluster, since_attempt)
@@ -104,7 +106,6 @@ class Supervisor:
         self._submit_errors = 0
         self._interest_due = 0.0
         self._storage_away_since: float | None = None
-        self._unwanted_since: float | None = None
 
     @property
     def since_attempt(self) -> int | None:
@@ -200,8 +201,8 @@ class Supervisor:
                     await _release(self.cluster, False, self._tell)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
-                if seen.ours and seen.attempt_unwanted and not self._outlived_its_cancel():
-                    return None
+                if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
+                    return None  # this call's own end is on its way
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._start_job(receipt)
@@ -257,12 +258,6 @@ class Supervisor:
             await (await self._observer.connect()).stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
-
-    def _outlived_its_cancel(self) -> bool:
-        """Whether the attempt of this call was cancelled so long ago that the cancel was not meant for this call."""
-        now = time.monotonic()
-        self._unwanted_since = self._unwanted_since or now
-        return now - self._unwanted_since > OWN_CANCEL_S
 
     async def _show_interest(self) -> None:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None

@@ -126,7 +126,12 @@ class Step:
         # before the submit: a hook of Prefect's finds the run from here (`hooks`)
         await self._tell_prefect(board.remember(cluster_data(self.given_cluster)))
         self._supervisor = Supervisor(
-            self._rundir, self.cluster, listener=self._tell, metadata=_metadata(call), reader=f"prefect-{call.root}"
+            self._rundir,
+            self.cluster,
+            listener=self._tell,
+            metadata=_metadata(call),
+            reader=f"prefect-{call.root}",
+            wanted=self._wanted,
         )
         return self._supervisor, board, call
 
@@ -160,6 +165,9 @@ class Step:
         except SERVER_ERRORS as exc:
             self.logger.warning("whether the flow run is cancelled could not be read, so the job goes on: %s", exc)
         return self.cancelled_by is not None
+
+    async def _wanted(self) -> bool:
+        return not await self._cancel_wanted()
 
     async def _stop(self) -> None:
         """Cancel what this call knows of: attempts that somebody begins later are not its own."""

@@ -12,8 +12,8 @@ from airflow_provider.hooks import RayJobsHook
 from plugin_core import KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
 from plugin_core.errors import SpecError
 from plugin_core.testing import FakeCluster
-from tests.unit.airflow_connection import TOKEN
-from tests.unit.airflow_connection import fake as fake
+from tests.unit.airflow_tasks import TOKEN
+from tests.unit.airflow_tasks import fake as fake
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RayJobsHook:

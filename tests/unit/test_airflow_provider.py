@@ -1,16 +1,12 @@
-"""The Airflow provider without a database: provider info, operators, hook and trigger."""
+"""The Airflow provider without a database: its info, operators and decorator."""
 
-import asyncio
 import importlib
 import importlib.metadata
 import inspect
 import json
 import re
-import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,17 +16,14 @@ pytest.importorskip("airflow")
 import jsonschema
 from airflow.providers.common.compat.sdk import (
     DAG,
-    AirflowException,
     AirflowFailException,
     Asset,
     AssetAlias,
-    TaskDeferred,
 )
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from airflow_provider import base, listener, triggers
+from airflow_provider import listener
 from airflow_provider.assets import announce
-from airflow_provider.common import over
 from airflow_provider.decorators import RayTrainDecoratedOperator, ray_train_task
 from airflow_provider.get_provider_info import get_provider_info
 from airflow_provider.hooks import RayJobsHook
@@ -43,18 +36,12 @@ from airflow_provider.operators import (
     RayTrainOperator,
     RayTuneOperator,
 )
-from airflow_provider.triggers import RayStepTrigger
 from plugin_core import CheckpointRef, Evaluation, TrainSpec
-from plugin_core.errors import ClusterUnreachableError, SpecError, UserCodeError
-from plugin_core.rundir import RunDir
+from plugin_core.errors import SpecError
 from plugin_core.specs import StepSpec
 from plugin_core.testing import FakeCluster
-from tests.unit.airflow_connection import TOKEN
-from tests.unit.airflow_connection import fake as fake
-
-
-def loop(config: dict[str, Any]) -> None:
-    raise NotImplementedError
+from tests.unit.airflow_tasks import TOKEN, loop, task_instance, train_operator
+from tests.unit.airflow_tasks import fake as fake
 
 
 class Predictor:
@@ -62,15 +49,6 @@ class Predictor:
 
     def resolve(self) -> None:
         raise NotImplementedError
-
-
-def task_instance(**changed: Any) -> Any:
-    ids = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1, "try_number": 1, "max_tries": 0}
-    return SimpleNamespace(**{**ids, **changed}, xcom_push=lambda key, value: None)
-
-
-def train_operator(**kwargs: Any) -> RayTrainOperator:
-    return RayTrainOperator(**{"task_id": "train", "framework": "python", "train_loop_per_worker": loop, **kwargs})
 
 
 # ---- provider info
@@ -247,130 +225,6 @@ def test_the_dags_of_the_docs_are_dags(page: str, tasks: set[str]) -> None:
     assert made.get_task("evaluate").upstream_task_ids == {"train"}
 
 
-# ---- execute, defer, resume
-
-
-def test_execute_submits_and_defers_and_the_trigger_brings_the_result(fake: FakeCluster, tmp_path: Path) -> None:
-    operator = train_operator(ray_conn_id="fake")
-    with pytest.raises(TaskDeferred) as deferred:
-        operator.execute({"ti": task_instance()})
-    trigger = deferred.value.trigger
-    assert isinstance(trigger, RayStepTrigger)
-    event = fire(trigger)
-    result = operator.execute_complete({"ti": task_instance()}, event)
-    assert result["run"]["uri"] == str(tmp_path / "d--r--train")
-    assert result["metrics"] == {"loss": 0.5}
-    assert fake.submits == 1
-    # the next try of a task that succeeded
-    assert train_operator(ray_conn_id="fake").execute({"ti": task_instance(try_number=2)}) == result
-    assert fake.submits == 1
-
-
-def test_a_synchronous_operator_returns_the_result_itself(fake: FakeCluster) -> None:
-    assert train_operator(ray_conn_id="fake", deferrable=False).execute({"ti": task_instance()})["kind"] == "train"
-
-
-def test_the_trigger_keeps_no_secret_and_is_made_again_from_what_it_keeps(fake: FakeCluster) -> None:
-    with pytest.raises(TaskDeferred) as deferred:
-        train_operator(ray_conn_id="fake").execute({"ti": task_instance()})
-    path, kept = deferred.value.trigger.serialize()
-    assert path == "airflow_provider.triggers.RayStepTrigger"
-    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt"}
-    assert TOKEN not in json.dumps(kept) + repr(deferred.value.trigger) + repr(RayJobsHook("fake").get_cluster())
-    assert RayStepTrigger(**kept).serialize() == (path, kept)
-
-
-@pytest.mark.parametrize(
-    ("error", "raised", "text"),
-    [
-        (UserCodeError("bad", "Traceback: theirs"), AirflowFailException, "UserCodeError: bad\n\nTraceback: theirs"),
-        (ClusterUnreachableError("no answer"), AirflowException, "ClusterUnreachableError: no answer"),
-    ],
-)
-def test_an_error_is_retried_only_where_that_makes_sense_and_ends_with_the_users_traceback(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception], text: str
-) -> None:
-    async def run(self: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(triggers.Supervisor, "run", run)
-    event = fire(RayStepTrigger("/runs/a", None, 0))
-    with pytest.raises(raised) as failed:
-        train_operator().execute_complete({}, event)
-    assert (type(failed.value), str(failed.value)) == (raised, text)
-
-
-@pytest.mark.parametrize(
-    ("state", "job"), [("deferred", "RUNNING"), ("scheduled", "RUNNING"), ("failed", "STOPPED"), ("gone", "STOPPED")]
-)
-def test_a_kill_stops_the_job_only_when_the_task_is_over(
-    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
-) -> None:
-    fake.plays = ["hang"]
-    with pytest.raises(TaskDeferred) as deferred:
-        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
-    trigger = deferred.value.trigger
-    monkeypatch.setattr(triggers, "task_state", lambda ti: state)
-
-    async def killed_twice() -> None:
-        """Airflow cancels a trigger's task again each second, also while it is in `on_kill`."""
-        killing = asyncio.create_task(trigger.on_kill())
-        await asyncio.sleep(0.01)
-        killing.cancel()
-        await asyncio.gather(killing, *triggers._CANCELLING, return_exceptions=True)
-
-    asyncio.run(killed_twice())
-    assert list(fake.jobs.values()) == [job]
-    intent = RunDir.at(trigger.serialize()[1]["run_uri"]).intent()
-    assert (intent.cancel_through, intent.whole_run) == (1 if job == "STOPPED" else 0, "")
-
-
-def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
-    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
-) -> None:
-    fake.plays = ["hang"]
-    state = "restarting"
-    monkeypatch.setattr(base, "task_state", lambda ti: state)
-    operator = train_operator(ray_conn_id="fake", deferrable=False, limits={"heartbeat_ttl_s": 0.1})
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(operator.execute, {"ti": task_instance()})
-        while operator._following is None:
-            time.sleep(0.01)
-        operator.on_kill()
-        assert list(fake.jobs.values()) == ["RUNNING"]
-        state = "failed"
-        operator.on_kill()
-        assert list(fake.jobs.values()) == ["STOPPED"]
-        with pytest.raises(AirflowFailException, match="StepCancelledError: the run was cancelled"):
-            running.result(timeout=60)
-
-
-def test_a_trigger_that_broke_leaves_no_job_behind(fake: FakeCluster) -> None:
-    fake.plays = ["hang"]
-    operator, context = train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}), {"ti": task_instance()}
-    with pytest.raises(TaskDeferred):
-        operator.execute(context)
-    with pytest.raises(AirflowException, match="Trigger failure"):
-        operator.resume_execution("__fail__", {"error": "Trigger failure"}, context)
-    assert list(fake.jobs.values()) == ["STOPPED"]
-
-
-def test_only_a_task_that_will_not_run_again_is_over() -> None:
-    assert [s for s in ("failed", "success", "deferred", "running", "queued", "restarting", None) if over(s)] == [
-        "failed",
-        "success",
-    ]
-
-
-def fire(trigger: RayStepTrigger) -> dict[str, Any]:
-    async def first() -> Any:
-        async for event in trigger.run():
-            return event.payload
-
-    payload: dict[str, Any] = json.loads(json.dumps(asyncio.run(first())))
-    return payload
-
-
 # ---- decorator, outlets, dry run, clear
 
 
@@ -447,50 +301,3 @@ def test_a_clear_after_the_result_was_handed_over_is_another_generation(fake: Fa
     assert result(try_number=2) == first
     second = result(try_number=3, max_tries=2)
     assert (second, result(try_number=4, max_tries=2)) == (f"{first}.g2", f"{first}.g2")
-
-
-# ---- the listener
-
-
-class Row:
-    """As much of Airflow's row of a task as the listener asks for."""
-
-    _sa_instance_state = None
-    dag_id, run_id, task_id, map_index = "d", "r", "train", -1
-
-    def __init__(self, state: str):
-        self.state = state
-
-
-@pytest.mark.parametrize(("state", "job"), [("failed", "STOPPED"), ("success", "STOPPED"), ("up_for_retry", "RUNNING")])
-def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
-    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
-) -> None:
-    fake.plays = ["hang"]
-    with pytest.raises(TaskDeferred) as deferred:
-        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
-    kept = deferred.value.trigger.serialize()[1]
-    asked: list[dict[str, Any]] = []
-
-    def cancel_runs_of(row: Any, **ids: Any) -> None:
-        asked.append(ids)
-        listener._cancel(kept["run_uri"], kept["ray_conn_id"])
-
-    monkeypatch.setattr(listener, "_cancel_runs_of", cancel_runs_of)
-    listener.on_task_instance_failed(None, Row(state), None)
-    assert list(fake.jobs.values()) == [job]
-    assert asked == ([] if job == "RUNNING" else [{"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}])
-
-
-def test_a_tasks_own_process_leaves_the_listener_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "_cancel_runs_of", lambda row, **ids: pytest.fail("it was asked"))
-    listener.on_task_instance_failed("running", task_instance(state="failed"), None)
-
-
-def test_the_listener_starts_no_local_cluster_to_cancel_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
-    rundir = RunDir.at(str(tmp_path / "run"))
-    rundir.claim(1, "http://x", "s")
-    listener._cancel(rundir.uri, None)
-    assert rundir.intent().cancel_through == 1
-    assert not list(tmp_path.glob("head-*/state.json"))

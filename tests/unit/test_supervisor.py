@@ -350,3 +350,23 @@ def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None
         assert list(cluster.jobs.values()) == ["RUNNING"]
         assert rundir.end(2) is None
         assert rundir.intent().cancel_through == 1
+
+
+def test_after_a_cancel_of_its_attempt_a_call_goes_on_only_if_its_engine_still_wants_the_run(tmp_path: Path) -> None:
+    """A server of the engine cancels the attempt of a task that it ended; who follows the run hears of it only later."""
+    answers, asked, jobs_at = iter([False, False, True]), [], []
+
+    async def wanted() -> bool:
+        jobs_at.append(len(cluster.jobs))
+        asked.append(next(answers))
+        return asked[-1]
+
+    with FakeCluster(plays=["hang", "succeed"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        supervisor = Supervisor(rundir, cluster, wanted=wanted)
+        run_sync(supervisor.submit())
+        assert run_sync(acancel(rundir, cluster, attempt=1)) == "cancelled"
+        result = run_sync(supervisor.run())
+    assert asked == [False, False, True]
+    assert jobs_at == [1, 1, 1]
+    assert result.run.attempt == 2
