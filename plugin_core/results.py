@@ -68,8 +68,9 @@ class CheckpointRef(_Reference):
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """A local directory with the checkpoint's files, for the length of a `with` block; of several processes on a node,
-        one downloads it. Raises SpecError where a file is not as it was written, or there is none."""
+        """A local directory with the checkpoint's files, for the length of a `with` block: a copy for this process alone,
+        or the very files where they are on this machine. Raises SpecError where a file is not as it was written, or there
+        is none."""
         from plugin_core.manifest import check_copy
 
         if not Location.of(self.uri).names():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import traceback
 from collections.abc import Callable
@@ -95,6 +96,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
     from ray.train.v2._internal.execution import train_fn_utils
     from ray.train.v2._internal.execution.context import get_train_context
 
+    from plugin_core.results import CheckpointRef
+
     context = get_train_context()
     env_files.write()
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
@@ -138,14 +141,26 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
 
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()
-            if own is None and options.warm_start is not None:
-                from plugin_core.results import CheckpointRef
-
-                return CheckpointRef(uri=options.warm_start).to_ray()
-            return own
+            if own is not None:
+                return own_copy(own, options.run_uri)
+            return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
     train_fn_utils.set_train_fn_utils(SafeTrainFnUtils())
     return artifacts
+
+
+def own_copy(checkpoint: Any, run_uri: str) -> Any:
+    """A checkpoint of this run for this worker alone.
+
+    The one that Ray hands out is the same for all workers, so those of a node share a folder for it; who opens it a moment
+    later downloads it again over the files that others read (ray 2.60: torn models, rarely). From a path of this machine
+    nothing is copied at all.
+    """
+    from plugin_core.results import CheckpointRef
+    from plugin_core.storage import Location
+
+    place = Location.of(run_uri).child(posixpath.basename(checkpoint.path.rstrip("/")))
+    return CheckpointRef(uri=place.uri).to_ray() if checkpoint.path.rstrip("/") == place.path else checkpoint
 
 
 def _numbers_taken(options: WorkerOptions) -> int:

@@ -1,11 +1,17 @@
-"""What a worker hands to Ray in a report."""
+"""What a worker hands to Ray in a report, and what it is given to go on from."""
 
+import pickle
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
+from ray.train import Checkpoint
 
-from plugin_core.steps.worker import _safe_metrics
+from plugin_core.fenced_fs import fenced_filesystem
+from plugin_core.rundir import RunDir
+from plugin_core.steps.worker import _safe_metrics, own_copy
 
 
 @pytest.mark.parametrize(
@@ -22,3 +28,29 @@ def test_metrics_are_json_safe_and_a_score_that_is_no_number_is_left_out(
 ) -> None:
     """Ray multiplies the score of a checkpoint, which a null would break; without a score it ranks last."""
     assert _safe_metrics(metrics, score) == expected
+
+
+@pytest.mark.parametrize("kind", ["local", "remote"])
+def test_no_workers_checkpoint_is_downloaded_again_under_the_eyes_of_another(tmp_path: Path, kind: str) -> None:
+    """Ray's own is one for all workers, and so is the folder that those of a node read it in."""
+    run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
+    place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")
+    place.child("model.txt").write(b"a model")
+    rays = Checkpoint(place.path, fenced_filesystem(run_uri, 1))
+    first, second = (own_copy(pickle.loads(pickle.dumps(rays)), run_uri) for _ in range(2))
+    with first.as_directory() as one, second.as_directory() as two:
+        assert Path(one, "model.txt").read_bytes() == Path(two, "model.txt").read_bytes() == b"a model"
+        if kind == "local":
+            assert one == two == place.path, "nothing is copied"
+        else:
+            assert one != two
+
+
+def mounted(at: str) -> Any:
+    """A filesystem that is not known to be this machine's."""
+    return fsspec.filesystem("dir", path=at, target_protocol="file", target_options={"auto_mkdir": True})
+
+
+def test_a_checkpoint_from_elsewhere_stays_what_it_is(tmp_path: Path) -> None:
+    elsewhere = Checkpoint(str(tmp_path / "another" / "checkpoint"))
+    assert own_copy(elsewhere, str(tmp_path / "run")) is elsewhere
