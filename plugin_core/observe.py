@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin_core.clusters import Cluster
-from plugin_core.decide import Job, Observed
+from plugin_core.decide import TERMINAL, Job, Observed
 from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
@@ -69,6 +69,13 @@ class Observer:
 
     async def look(self) -> Look:
         """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
+        look = await self._look()
+        if look.seen.job in TERMINAL and look.seen.end is None and not (look.seen.has_result or look.seen.superseded):
+            # it may have ended between the reading and the asking; now that it is over, all that it wrote is there
+            look = await self._look()
+        return look
+
+    async def _look(self) -> Look:
         limits = self.limits or await self._begin()
         reading = time.monotonic()
         try:

@@ -370,3 +370,22 @@ def test_after_a_cancel_of_its_attempt_a_call_goes_on_only_if_its_engine_still_w
     assert asked == [False, False, True]
     assert jobs_at == [1, 1, 1]
     assert result.run.attempt == 2
+
+
+def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: Path) -> None:
+    """Storage is read before the cluster is asked: what the job wrote in between must not start it again."""
+
+    class EndsWhenAsked(FakeCluster):
+        asked = 0
+
+        async def _get(self, request: web.Request) -> web.Response:
+            self.asked += 1
+            if self.asked == 2:  # the heartbeat is silent by then
+                name = request.match_info["id"]
+                self.jobs[name] = await asyncio.to_thread(self._play, "succeed", RunDir.at(str(tmp_path / "run")), 1)
+            return await super()._get(request)
+
+    with EndsWhenAsked(plays=["hang", "succeed"]) as cluster:
+        assert run(spec_at(tmp_path), cluster).run.attempt == 1
+        assert cluster.asked >= 2
+    assert len(cluster.jobs) == 1
