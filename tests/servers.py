@@ -26,6 +26,14 @@ S3_ENVIRONMENT = {
 }
 
 
+def variable_of(process: psutil.Process, name: str) -> str:
+    """A variable of the environment that a process was started with; "" where there is none, or no such process."""
+    try:
+        return str(process.environ().get(name, ""))
+    except psutil.Error:
+        return ""
+
+
 @contextlib.contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
     """Set environment variables for a while."""

@@ -14,6 +14,7 @@ import pytest
 from airflow_provider.testing import AirflowServer
 from plugin_core.local_head import Head
 from tests.chaos.tools import Proxy
+from tests.servers import variable_of
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]
@@ -68,13 +69,6 @@ def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
     }
     with AirflowServer(folder / "home", folder / "dags", variables) as server:
         yield server
-    left = [process for process in psutil.process_iter() if str(folder) in _told(process)]
+    others = (process for process in psutil.process_iter() if process.pid != os.getpid())
+    left = [process for process in others if str(folder) in variable_of(process, "TEST_FOLDER")]
     assert left == [], f"processes are left: {left}"
-
-
-def _told(process: psutil.Process) -> str:
-    """The part of a process's environment that says whose it is."""
-    try:
-        return "" if process.pid == os.getpid() else process.environ().get("TEST_FOLDER", "")
-    except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-        return ""

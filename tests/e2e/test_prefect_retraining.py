@@ -1,6 +1,5 @@
 """The retraining of `example_flows/retrain.py`, deployed by its prefect.yaml and run by a real process worker."""
 
-import contextlib
 import itertools
 import json
 import subprocess
@@ -23,6 +22,7 @@ from prefect.events import emit_event
 from prefect.variables import Variable
 
 from tests.e2e.prefect_runs import ROOT, SETTINGS, Process, Run, wait_until
+from tests.servers import variable_of
 
 pytestmark = pytest.mark.slow
 QUICK = {"epochs": 3, "min_accuracy": 0.1}
@@ -54,14 +54,7 @@ def run_with(client: SyncPrefectClient, deployment: DeploymentResponse, storage:
 
 def processes_of(run: Run) -> list[psutil.Process]:
     """Prefect's engine as its runner starts it."""
-
-    def environment(process: psutil.Process) -> dict[str, str]:
-        with contextlib.suppress(psutil.Error):
-            found: dict[str, str] = process.environ()
-            return found
-        return {}
-
-    return [process for process in psutil.process_iter() if environment(process).get("PREFECT__FLOW_RUN_ID") == str(run.id)]
+    return [process for process in psutil.process_iter() if variable_of(process, "PREFECT__FLOW_RUN_ID") == str(run.id)]
 
 
 def runs_in(client: SyncPrefectClient, deployment: DeploymentResponse, storage: Path) -> list[FlowRun]:

@@ -71,7 +71,7 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     # not before the second attempt's start is told: a killed driver's workers go on for a moment, and would report
-    wait_until(lambda: len(max(starts.iterdir(), key=lambda path: path.stat().st_mtime).read_text().split()) == 2)
+    wait_until(lambda: len(newest_start(starts).read_text().split()) == 2)
     (tmp_path / "go").touch()
     result = running.result()
     assert result.run.attempt == 2
@@ -88,9 +88,14 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
         assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
 
 
+def newest_start(starts: Path) -> Path:
+    """What the trial that began last tells of its starts."""
+    return max(starts.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
 def newest(rundir: RunDir, starts: Path) -> RunDir:
     """The trial that began last."""
-    return rundir.child(max(starts.iterdir(), key=lambda path: path.stat().st_mtime).name)
+    return rundir.child(newest_start(starts).name)
 
 
 @pytest.mark.slow

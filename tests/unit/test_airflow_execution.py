@@ -86,10 +86,7 @@ def test_an_error_is_retried_only_where_that_makes_sense_and_ends_with_the_users
 def test_a_kill_stops_the_job_only_when_the_task_is_over(
     monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
 ) -> None:
-    fake.plays = ["hang"]
-    with pytest.raises(TaskDeferred) as deferred:
-        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
-    trigger = deferred.value.trigger
+    trigger = deferred_for_ever(fake)
     monkeypatch.setattr(triggers, "task_state", lambda ti: state)
 
     async def killed_twice() -> None:
@@ -142,6 +139,16 @@ def test_only_a_task_that_will_not_run_again_is_over() -> None:
     ]
 
 
+def deferred_for_ever(fake: FakeCluster) -> RayStepTrigger:
+    """The trigger of a task whose job does not end."""
+    fake.plays = ["hang"]
+    with pytest.raises(TaskDeferred) as deferred:
+        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, RayStepTrigger)
+    return trigger
+
+
 def fire(trigger: RayStepTrigger) -> dict[str, Any]:
     async def first() -> Any:
         async for event in trigger.run():
@@ -168,10 +175,7 @@ class Row:
 def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
     monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
 ) -> None:
-    fake.plays = ["hang"]
-    with pytest.raises(TaskDeferred) as deferred:
-        train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}).execute({"ti": task_instance()})
-    kept = deferred.value.trigger.serialize()[1]
+    kept = deferred_for_ever(fake).serialize()[1]
     asked: list[dict[str, Any]] = []
 
     def cancel_runs_of(row: Any, **ids: Any) -> None:
