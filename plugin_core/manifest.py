@@ -13,11 +13,12 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.errors import SpecError, StorageError
+from plugin_core.errors import SpecError
 from plugin_core.storage import Location
 
 if TYPE_CHECKING:
     import ray.train
+    from pyarrow.fs import FileInfo
 
 FOLDER = ".manifest"
 _CHUNK = 1 << 20
@@ -53,15 +54,16 @@ def problem(checkpoint: Location) -> str:
     """In what a checkpoint on storage does not match its manifest, by names and sizes; "" where it does or has none. Raises
     StorageError where that cannot be told."""
     lists = checkpoint.child(FOLDER)
-    there: dict[str, int] | None = None
+    there: dict[str, FileInfo] | None = None
     for name in lists.names():
         files = _files(lists.child(name))
         if files is None:
             return f"{FOLDER}/{name} is torn"
-        there = there if there is not None else _sizes(checkpoint)
+        there = there if there is not None else checkpoint.files()
         for path, (size, _) in files.items():
-            if (found := there.get(path)) != size:
-                return f"{path} has {'nothing' if found is None else f'{found} bytes'}, of {size}"
+            found = there.get(path)
+            if found is None or found.size != size:
+                return f"{path} has {'nothing' if found is None else f'{found.size} bytes'}, of {size}"
     return ""
 
 
@@ -79,6 +81,10 @@ def check_copy(folder: str | Path, uri: str) -> None:
                 raise damaged(uri, f"{path} has another content than was written")
 
 
+def missing(uri: str) -> SpecError:
+    return SpecError(f"checkpoint: given {uri!r}, where there is nothing (any more); accepted is a checkpoint")
+
+
 def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
     return SpecError(f"{field}: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
 
@@ -94,17 +100,6 @@ def _parse(data: bytes) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         return None
     return files if isinstance(files, dict) else None
-
-
-def _sizes(checkpoint: Location) -> dict[str, int]:
-    from pyarrow.fs import FileSelector, FileType
-
-    try:
-        found = checkpoint.fs.get_file_info(FileSelector(checkpoint.path, recursive=True))
-    except OSError as exc:
-        raise StorageError(f"{checkpoint.uri} cannot be listed: {exc}") from exc
-    start = len(checkpoint.path.strip("/")) + 1
-    return {info.path.strip("/")[start:]: info.size for info in found if info.type == FileType.File}
 
 
 def _crc32(file: Path) -> int:

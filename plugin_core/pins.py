@@ -10,7 +10,8 @@ import hashlib
 import json
 import logging
 
-from plugin_core.errors import SpecError, StorageError
+from plugin_core.errors import StorageError
+from plugin_core.manifest import missing
 from plugin_core.rundir import RunDir
 from plugin_core.storage import Location
 
@@ -34,7 +35,7 @@ def pin(checkpoint: str, by: str) -> None:
     if rundir is not None:
         _place(rundir, place.name, by).write(json.dumps({"by": by}).encode())
     if not place.names():
-        raise SpecError(f"checkpoint: given {checkpoint!r}, where there is nothing (any more); accepted is a checkpoint")
+        raise missing(checkpoint)
 
 
 def unpin(checkpoint: str, by: str) -> None:

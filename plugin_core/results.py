@@ -61,22 +61,23 @@ class CheckpointRef(_Reference):
         return normalise(value)
 
     def to_ray(self) -> ray.train.Checkpoint:
-        from ray.train import Checkpoint
+        from plugin_core.node_copy import NodeCheckpoint
 
-        location = Location.of(self.uri)
-        return Checkpoint(path=location.path, filesystem=location.fs)
+        return NodeCheckpoint(self.uri)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """A local directory with the checkpoint's files, for the length of a `with` block: a copy for this process alone,
-        or the very files where they are on this machine. Raises SpecError where a file is not as it was written, or there
-        is none."""
-        from plugin_core.manifest import check_copy
+        """A local directory with the checkpoint's files, to be read for the length of a `with` block: one copy for all
+        processes of the node, or the very files where they are on this machine. Raises SpecError where a file is not as it
+        was written, or there is none; StorageError where that cannot be told."""
+        from plugin_core.manifest import check_copy, missing
 
-        if not Location.of(self.uri).names():
-            raise SpecError(f"checkpoint: given {self.uri!r}, where there is nothing (any more); accepted is a checkpoint")
+        location = Location.of(self.uri)
+        if not location.names():
+            raise missing(self.uri)
         with self.to_ray().as_directory() as folder:
-            check_copy(folder, self.uri)
+            if location.is_local:
+                check_copy(folder, self.uri)
             yield folder
 
 

@@ -24,7 +24,7 @@ from plugin_core.filesystems import BUCKETS, Backend, backend, check_uri, path_o
 from plugin_core.filesystems import be_patient as be_patient
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
+    from pyarrow.fs import FileInfo, FileSystem
 
 
 def default_storage_path() -> str:
@@ -132,6 +132,17 @@ class Location:
         if not found:
             self._bucket_must_exist()  # arrow lists one that is not there as an empty one
         return sorted(info.base_name for info in found)
+
+    def files(self) -> dict[str, FileInfo]:
+        """The files in and below this directory, by their path from here; none where there is nothing."""
+        from pyarrow.fs import FileSelector, FileType
+
+        try:
+            found = self.fs.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
+        except self._backend.errors as exc:
+            raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
+        start = len(self.path.strip("/")) + 1
+        return {info.path.strip("/")[start:]: info for info in found if info.type == FileType.File}
 
     def exists(self) -> bool:
         from pyarrow.fs import FileType

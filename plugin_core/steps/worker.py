@@ -142,20 +142,15 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()
             if own is not None:
-                return own_copy(own, options.run_uri)
+                return for_the_node(own, options.run_uri)
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
     train_fn_utils.set_train_fn_utils(SafeTrainFnUtils())
     return artifacts
 
 
-def own_copy(checkpoint: Any, run_uri: str) -> Any:
-    """A checkpoint of this run for this worker alone.
-
-    The one that Ray hands out is the same for all workers, so those of a node share a folder for it; who opens it a moment
-    later downloads it again over the files that others read (ray 2.60: torn models, rarely). From a path of this machine
-    nothing is copied at all.
-    """
+def for_the_node(checkpoint: Any, run_uri: str) -> Any:
+    """A checkpoint of this run, of which the workers of a node share one copy (see `node_copy`)."""
     from plugin_core.results import CheckpointRef
     from plugin_core.storage import Location
 

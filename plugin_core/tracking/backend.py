@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,8 @@ class Backend(ABC):
         self.config = config
         self.subject = subject
         self.url: str | None = None
+        #: to be called where something of a longer call is done, so that the call is not taken for one that hangs
+        self.moved: Callable[[], None] = lambda: None
 
     @abstractmethod
     def begin(self) -> int:

@@ -44,8 +44,9 @@ class Feed:
         self._last: list[Entry] = []
         self._wake = threading.Event()
         self._over = threading.Event()
-        self._moved = time.monotonic()
         self._left = False
+        backend.moved = self._move
+        self._move()
 
     def start(self) -> None:
         threading.Thread(target=self._run, daemon=True, name=f"tracking-{self.name}").start()
@@ -80,8 +81,11 @@ class Feed:
         if metrics is not None:
             self._last = [Entry(1, 1, time.time(), numbers(metrics))]
         self._ending = (status, message)
-        self._moved = time.monotonic()
+        self._move()
         self._wake.set()
+
+    def _move(self) -> None:
+        self._moved = time.monotonic()
 
     def leave(self) -> None:
         self._left = True
@@ -120,7 +124,7 @@ class Feed:
         while self._waiting or self._take_in():
             self.backend.log(self._waiting[:BATCH])
             del self._waiting[:BATCH]
-            self._moved = time.monotonic()
+            self._move()
         if ending is not None:
             if self._last and self._index < self._last[0].index:
                 self.backend.log(self._last)

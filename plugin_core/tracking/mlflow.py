@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from plugin_core.errors import SpecError
@@ -127,6 +128,7 @@ class MLflowBackend(Backend):
         ]
         for start in range(0, len(metrics), METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[start : start + METRICS])
+            self.moved()
         if self.config.log_checkpoints:
             for entry in entries:
                 if entry.checkpoint:
@@ -140,7 +142,10 @@ class MLflowBackend(Backend):
         if not Location.of(checkpoint).names():
             return  # the run keeps only its best or latest, and this one is gone
         with CheckpointRef(uri=checkpoint).as_directory() as folder:
-            self._client.log_artifacts(self._run_id, folder, f"checkpoints/{checkpoint.rstrip('/').rpartition('/')[2]}")
+            to = PurePosixPath("checkpoints", checkpoint.rstrip("/").rpartition("/")[2])
+            for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
+                self._client.log_artifact(self._run_id, str(file), str(to / file.relative_to(folder).parent.as_posix()))
+                self.moved()
 
     def leave(self) -> None:
         pass

@@ -151,6 +151,7 @@ def test_eight_runs_at_once_are_eight_in_a_new_experiment(server: str, tmp_path:
 def test_mlflow_has_the_checkpoints_that_the_run_keeps_where_asked(server: str, tmp_path: Path) -> None:
     rundir = finished(tmp_path, MLflow(tracking_uri=server, log_checkpoints=True))
     rundir.location.child(CHECKPOINTS[7], "state.json").write(b"{}")  # and the other is deleted
+    rundir.location.child(CHECKPOINTS[7], "parts", "0.bin").write(b"0")
     replay(rundir)
     artifacts = mlflow.artifacts.list_artifacts(run_id=run_id_of(rundir), tracking_uri=server, artifact_path="checkpoints")
     assert [artifact.path for artifact in artifacts] == ["checkpoints/checkpoint_a002_000007"]
@@ -158,6 +159,7 @@ def test_mlflow_has_the_checkpoints_that_the_run_keeps_where_asked(server: str, 
         run_id=run_id_of(rundir), tracking_uri=server, artifact_path=artifacts[0].path
     )
     assert Path(folder, "state.json").read_text() == "{}"
+    assert Path(folder, "parts", "0.bin").read_bytes() == b"0"
 
 
 def test_tensorboard_reads_every_step_once_from_the_run_directory(tmp_path: Path) -> None:

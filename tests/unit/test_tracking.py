@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,27 @@ def test_a_tracker_that_stays_away_is_a_warning_and_holds_nothing_up(rundir: Run
     feeds.end("finished", timeout_s=0.5)
     (warning,) = feeds.warnings
     assert warning.startswith("tracking.mlflow: does not have all that was reported (nobody is there)")
+
+
+def test_a_tracker_that_takes_long_over_much_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal(rundir, 1)
+    feeds, backend = feed(rundir)
+    feeds.begin()
+    now = [0.0]
+
+    def log(entries: list[Entry]) -> None:
+        for _ in range(10):
+            time.sleep(0.15)  # long enough that who waits looks at the clock
+            now[0] += 15
+            backend.moved()
+        backend.entries += entries
+
+    monkeypatch.setattr(backend, "log", log)
+    monkeypatch.setattr("plugin_core.tracking.feed.time", types.SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
+    journal(rundir, 1, 2)
+    feeds.end("finished", timeout_s=20)
+    assert feeds.warnings == []
+    assert backend.ended == [("finished", "")]
 
 
 def test_a_required_tracker_that_is_away_fails_the_step(rundir: RunDir) -> None:

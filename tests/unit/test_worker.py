@@ -11,7 +11,7 @@ from ray.train import Checkpoint
 
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.rundir import RunDir
-from plugin_core.steps.worker import _safe_metrics, own_copy
+from plugin_core.steps.worker import _safe_metrics, for_the_node
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,20 @@ def test_metrics_are_json_safe_and_a_score_that_is_no_number_is_left_out(
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
 def test_no_workers_checkpoint_is_downloaded_again_under_the_eyes_of_another(tmp_path: Path, kind: str) -> None:
-    """Ray's own is one for all workers, and so is the folder that those of a node read it in."""
+    """Ray's own is, by the second worker of a node that opens it."""
     run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
     place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")
     place.child("model.txt").write(b"a model")
     rays = Checkpoint(place.path, fenced_filesystem(run_uri, 1))
-    first, second = (own_copy(pickle.loads(pickle.dumps(rays)), run_uri) for _ in range(2))
-    with first.as_directory() as one, second.as_directory() as two:
-        assert Path(one, "model.txt").read_bytes() == Path(two, "model.txt").read_bytes() == b"a model"
-        if kind == "local":
-            assert one == two == place.path, "nothing is copied"
-        else:
-            assert one != two
+    first, second = (for_the_node(pickle.loads(pickle.dumps(rays)), run_uri) for _ in range(2))
+    with first.as_directory() as one:
+        written = Path(one, "model.txt").stat()
+        with second.as_directory() as two:
+            assert one == two
+            assert (one == place.path) == (kind == "local"), "nothing is copied from a path of this machine"
+        again = Path(one, "model.txt").stat()
+        assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+        assert Path(one, "model.txt").read_bytes() == b"a model"
 
 
 def mounted(at: str) -> Any:
@@ -53,4 +55,4 @@ def mounted(at: str) -> Any:
 
 def test_a_checkpoint_from_elsewhere_stays_what_it_is(tmp_path: Path) -> None:
     elsewhere = Checkpoint(str(tmp_path / "another" / "checkpoint"))
-    assert own_copy(elsewhere, str(tmp_path / "run")) is elsewhere
+    assert for_the_node(elsewhere, str(tmp_path / "run")) is elsewhere
