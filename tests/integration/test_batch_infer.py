@@ -132,7 +132,8 @@ def test_a_preprocessor_of_the_checkpoint_transforms_each_batch(
     assert np.allclose(found["twice"], 2 * (found["key"] - 1000.0) / 10.0)
 
 
-@pytest.mark.parametrize("key_column", [pytest.param(None, marks=pytest.mark.slow), "key"])
+@pytest.mark.slow
+@pytest.mark.parametrize("key_column", [None, "key"])
 def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str, key_column: str | None
 ) -> None:

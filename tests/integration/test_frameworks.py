@@ -184,7 +184,8 @@ def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path
     assert score == pytest.approx(best, rel=1e-4), "exact over all rows, though two workers trained"
 
 
-@pytest.mark.parametrize("name", ["xgboost", pytest.param("lightgbm", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm"])
 def test_a_label_column_that_is_not_in_the_data_is_told_before_a_worker_starts(
     name: str, tmp_path: Path, here: None
 ) -> None:

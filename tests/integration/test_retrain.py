@@ -98,14 +98,18 @@ def starts(tmp_path: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
-def test_a_first_model_is_promoted_and_the_same_data_is_left_alone(
-    cluster: LocalCluster, tmp_path: Path, data: Any
-) -> None:
+def test_a_first_model_is_promoted(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(15)
     first = run(spec(tmp_path, "monday"), cluster)
     assert (first.outcome, first.champion, first.metrics) == ("promoted", 1, {"error": 5.0})
     assert champion(tmp_path).checkpoint == first.checkpoint.uri
     assert champion(tmp_path).evaluation == first.evaluated
+
+
+@pytest.mark.slow
+def test_the_same_data_is_left_alone(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+    data(15)
+    first = run(spec(tmp_path, "monday"), cluster)
     same = run(spec(tmp_path, "tuesday"), cluster)
     assert (same.outcome, same.champion, same.checkpoint) == ("skipped", 1, first.checkpoint)
     assert "skip_unchanged" in same.reason

@@ -136,6 +136,7 @@ def test_after_success_the_stored_result_is_returned_and_another_spec_is_refused
         run(spec.model_copy(update={"train_loop_config": {"epochs": 4}}), cluster)
 
 
+@pytest.mark.slow
 def test_a_user_error_is_raised_with_the_users_traceback_and_a_retry_resumes(tmp_path: Path, cluster: LocalCluster) -> None:
     config = {"epochs": 4, "raise_at": 2}
     run_config = {"failure_config": FailureConfig(max_failures=0)}

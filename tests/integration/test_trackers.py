@@ -91,13 +91,13 @@ def test_mlflow_is_told_how_a_run_ended_and_at_which_of_the_users_steps(server: 
 
 
 def test_mlflow_takes_metrics_of_any_name_and_number(server: str, tmp_path: Path) -> None:
-    many = {f"layer {number}/norm": number for number in range(5000)}
+    many = {f"layer {number}/norm": number for number in range(2500)}
     odd = {"val": {"acc@1": 0.5, "acc#1": 0.6}, "nan": None, "text": "good", "ünïcode": 1, "x" * 400: 2, "flag": True}
     rundir = finished(tmp_path, MLflow(tracking_uri=server), metrics={**many, **odd})
     replay(rundir)
     metrics = mlflow.MlflowClient(server).get_run(run_id_of(rundir)).data.metrics
-    assert len(metrics) == 5000 + 6
-    assert metrics["layer 4999/norm"] == 4999
+    assert len(metrics) == 2500 + 6
+    assert metrics["layer 2499/norm"] == 2499
     assert {metrics["val/acc_1"], metrics["val/acc_1_2"]} == {0.5, 0.6}
     assert metrics["nan"] != metrics["nan"]
     assert metrics["x" * 250] == 2

@@ -59,6 +59,20 @@ def table(result: Any) -> dict[int, dict[str, Any]]:
     return {row["config"]["train_loop_config"]["step"]: row for row in rows}
 
 
+def test_the_best_trial_is_found_and_its_checkpoint_with_it(cluster: LocalCluster, tmp_path: Path) -> None:
+    space = {"train_loop_config": {"step": {"grid_search": [2, 1]}}}
+    given = spec(tmp_path, param_space=space)
+    result = run(given, cluster)
+    assert result.trials == {"finished": 2, "stopped": 0, "failed": 0}
+    assert result.best_config == {"train_loop_config": {"step": 2}}
+    assert {step: row["value"] for step, row in table(result).items()} == {1: 3.0, 2: 6.0}
+    best = result.best_train_spec(given.train)
+    assert best.train_loop_config["step"] == 2
+    with result.checkpoint.as_directory() as folder:
+        assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
+
+
+@pytest.mark.slow
 def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalCluster, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     starts.mkdir()
@@ -82,10 +96,6 @@ def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalClu
     begun = {path.name: path.read_text().split() for path in starts.iterdir()}
     assert sorted(len(starts) for starts in begun.values()) == [1, 2], begun
     assert next(starts for starts in begun.values() if len(starts) == 2) == ["0", "1"]
-    best = result.best_train_spec(given.train)
-    assert best.train_loop_config["step"] == 2
-    with result.checkpoint.as_directory() as folder:
-        assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
 
 
 def newest_start(starts: Path) -> Path:
