@@ -17,9 +17,11 @@ from typing import Any
 import psutil
 
 from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.local_head import MARK
 from plugin_core.rundir import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import Event
+from tests.servers import variable_of
 
 EVERY = 3
 
@@ -127,13 +129,12 @@ def drivers(uri: str) -> list[psutil.Process]:
 
 def controllers(mark: str | None = None) -> list[psutil.Process]:
     """The living Ray Train controllers (of the head with this mark)."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if any("TrainController" in word for word in process.info["cmdline"] or []):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if mark is None or process.environ().get("RAYTRAIN_LOCAL_HEAD") == mark:
-                    found.append(process)
-    return found
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any("TrainController" in word for word in process.info["cmdline"] or [])
+        and (mark is None or variable_of(process, MARK) == mark)
+    ]
 
 
 @contextlib.contextmanager
