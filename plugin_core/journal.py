@@ -22,6 +22,7 @@ from plugin_core.rundir import RunDir
 
 FLUSH_S = 1.0
 SEGMENT_BYTES = 64 * 1024
+_SEGMENT = r"\d+-\d+\.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,8 @@ class JournalWriter:
                     self._dirty = True
                 return
             with self._lock:
-                self._closed = [item for item in self._closed if item[0] != sequence]
+                # one that filled up meanwhile is not written yet: what was written is its beginning
+                self._closed = [item for item in self._closed if item != (sequence, data)]
 
 
 @dataclass
@@ -115,9 +117,9 @@ class JournalReader:
 
     def unread(self) -> list[str]:
         """The segments that may hold new entries, in order; each is small, however long the journal."""
-        names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(r"\d+-\d+\.jsonl", name)]
-        last_seen = max(self.lines_seen, default="")
-        return [name for name in names if name >= last_seen]
+        names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(_SEGMENT, name)]
+        last_seen = max(map(_place_of, self.lines_seen), default=(0, 0))
+        return sorted((name for name in names if _place_of(name) >= last_seen), key=_place_of)
 
     def read_segment(self, name: str) -> list[dict[str, Any]]:
         """The entries of one of the segments that are new."""
@@ -136,6 +138,12 @@ def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
 def index_of(entry: dict[str, Any]) -> int:
     """The report's number as if nothing had been killed (see `steps.callbacks`); older journals have none."""
     return int(entry.get("index", entry["report"]))
+
+
+def _place_of(segment: str) -> tuple[int, int]:
+    """Its attempt and number, by which the segments are in order (10000 comes after 9999)."""
+    attempt, number = re.findall(r"\d+", segment)
+    return int(attempt), int(number)
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any] | None:

@@ -54,3 +54,37 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypa
     writer.append({"report": 50})
     writer.close()
     assert [entry["report"] for entry in JournalReader(rundir).read()] == list(range(51))
+
+
+def test_a_segment_that_fills_up_while_it_is_written_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "FLUSH_S", 3600)
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
+    rundir, write = RunDir.at(str(tmp_path / "run")), Location.write
+    writer = JournalWriter(rundir, 1)
+    writer.append({"report": 0})
+
+    def slowly(self: Location, data: bytes) -> None:
+        monkeypatch.setattr(Location, "write", write)
+        for number in range(1, 30):
+            writer.append({"report": number})
+        write(self, data)
+
+    monkeypatch.setattr(Location, "write", slowly)
+    writer.flush()
+    writer.close()
+    assert [entry["report"] for entry in JournalReader(rundir).read()] == list(range(30))
+
+
+def test_segments_are_read_by_their_numbers(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    place = rundir.step.child("journal")
+    place.child("001-9999.jsonl").write(b'{"report": 1}\n')
+    reader = JournalReader(rundir)
+    got = reader.read()
+    place.child("001-10000.jsonl").write(b'{"report": 2}\n')
+    place.child("002-0001.jsonl").write(b'{"report": 3}\n')
+    got += reader.read()
+    assert [entry["report"] for entry in got] == [1, 2, 3]
+    assert [entry["report"] for entry in JournalReader(rundir).read()] == [1, 2, 3]
