@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ray.train import Checkpoint
 
@@ -34,6 +35,10 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
     def __init__(self, uri: str):
         self._place = Location.of(uri)
         super().__init__(self._place.path, self._place.fs)
+
+    def __reduce__(self) -> Any:
+        """It travels as its URI: a filesystem that is pickled forgets some of its options."""
+        return NodeCheckpoint, (self._place.uri,)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:

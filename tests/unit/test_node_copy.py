@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import tempfile
 import time
@@ -166,6 +167,14 @@ def test_one_that_was_written_anew_is_downloaded_anew(at: Path) -> None:
         with checkpoint.as_directory() as another:
             assert Path(another, "new.bin").read_bytes() == b"new"
         check(folder)
+
+
+def test_it_travels_as_its_uri(at: Path) -> None:
+    checkpoint = CheckpointRef(uri=uri_of(at)).to_ray()
+    travelled = pickle.loads(pickle.dumps(checkpoint))
+    with checkpoint.as_directory() as here, travelled.as_directory() as there:
+        assert here == there
+        check(there)
 
 
 def test_a_damaged_one_is_told_each_time_and_not_kept(at: Path) -> None:
