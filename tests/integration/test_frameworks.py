@@ -85,9 +85,8 @@ def check_predictions(name: str, result: TrainResult) -> None:
     assert scores == {key: pytest.approx(result.metrics[key], abs=1e-3) for key in scores}
 
 
-#: A smoke of each framework is in `make test`; these are second examples of one, or shown by another test there.
-SECOND = ("torch", "fsdp", "vit", "xgboost", "lightgbm")
-SMOKE = [pytest.param(name, marks=pytest.mark.slow) if name in SECOND else name for name in NAMES]
+#: A smoke of each framework is in `make test`; the others are second examples of one, or shown by another test there.
+SMOKE = [name for name in NAMES if name not in ("torch", "fsdp", "vit", "xgboost", "lightgbm")]
 
 
 @pytest.mark.parametrize("name", SMOKE)
@@ -114,7 +113,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OwnHead
 def test_goes_on_after_a_killed_worker_and_in_another_session(
     name: str, tmp_path: Path, sessions: tuple[OwnHead, OwnHead]
 ) -> None:
-    """Rank 1 is killed after two epochs; the next worker group does one and fails; another Ray does the other three."""
+    """Rank 1 is killed after two epochs; the next worker group does one and fails; another Ray does the other three. So it
+    shows all that `test_trains_as_one_world` does."""
     need(name)
     spec = spec_of(name, tmp_path, "mortal", epochs=6)
     with pytest.raises(UserCodeError, match="the end of the first session"):
