@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-airflow examples test test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints horovod framework-table test-gpu clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints horovod framework-table test-gpu clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -108,7 +108,11 @@ GPU_PYTHON ?= $(BIN)/python
 test-gpu:
 	$(GPU_PYTHON) -m pytest tests/gpu -q -rs --durations=20
 
-test: lint types
+# side by side: the tests wait as often as they work
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j3 lint types fast
+
+fast: $(VENV)/.dev
 	$(BIN)/pytest -q -m "not slow" --durations=15
 
 test-all: lint types
