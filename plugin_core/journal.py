@@ -22,7 +22,6 @@ from plugin_core.rundir import RunDir
 
 FLUSH_S = 1.0
 SEGMENT_BYTES = 64 * 1024
-_SEGMENT = r"\d+-\d+\.jsonl"
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class JournalReader:
 
     def unread(self) -> list[str]:
         """The segments that may hold new entries, in order; each is small, however long the journal."""
-        names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(_SEGMENT, name)]
+        names = [name for name in self.rundir.step.child("journal").names() if re.fullmatch(r"\d+-\d+\.jsonl", name)]
         last_seen = max(map(_place_of, self.lines_seen), default=(0, 0))
         return sorted((name for name in names if _place_of(name) >= last_seen), key=_place_of)
 

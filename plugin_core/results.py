@@ -73,10 +73,10 @@ class CheckpointRef(_Reference):
         from plugin_core.manifest import check_copy, missing
 
         location = Location.of(self.uri)
-        if not location.names():
-            raise missing(self.uri)
         with self.to_ray().as_directory() as folder:
             if location.is_local:
+                if not location.names():
+                    raise missing(self.uri)
                 check_copy(folder, self.uri)
             yield folder
 

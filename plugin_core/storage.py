@@ -141,6 +141,8 @@ class Location:
             found = self.fs.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
         except self._backend.errors as exc:
             raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
+        if not found:
+            self._bucket_must_exist()
         start = len(self.path.strip("/")) + 1
         return {info.path.strip("/")[start:]: info for info in found if info.type == FileType.File}
 

@@ -139,12 +139,13 @@ class MLflowBackend(Backend):
         self._client.log_batch(self._run_id, tags=tags)
 
     def _upload(self, checkpoint: str) -> None:
-        if not Location.of(checkpoint).names():
+        place = Location.of(checkpoint)
+        if not place.names():
             return  # the run keeps only its best or latest, and this one is gone
         with CheckpointRef(uri=checkpoint).as_directory() as folder:
-            to = PurePosixPath("checkpoints", checkpoint.rstrip("/").rpartition("/")[2])
+            to = PurePosixPath("checkpoints", place.name)
             for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
-                self._client.log_artifact(self._run_id, str(file), str(to / file.relative_to(folder).parent.as_posix()))
+                self._client.log_artifact(self._run_id, str(file), str(to / file.relative_to(folder).parent))
                 self.moved()
 
     def leave(self) -> None:

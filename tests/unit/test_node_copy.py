@@ -4,10 +4,10 @@ import json
 import multiprocessing
 import os
 import pickle
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from plugin_core import CheckpointRef, manifest
-from plugin_core.errors import SpecError
+from plugin_core.errors import SpecError, StorageError
+from tests.chaos.tools import wait_until
 
 SPAWN = multiprocessing.get_context("spawn")
 FILES = {f"{number}.bin": bytes([number]) * 50_000 for number in range(8)}
@@ -114,17 +115,22 @@ def test_whoever_comes_and_goes_reads_a_whole_copy(at: Path) -> None:
     in_processes(read_often, 3, uri_of(at))
 
 
-def kill(process: Any) -> None:
-    os.kill(process.pid, signal.SIGKILL)
-    process.join()
+@contextmanager
+def reading(uri: str) -> Iterator[Any]:
+    """Another process that reads until it is killed, as it is at the end; what it sets when it is inside."""
+    inside = SPAWN.Event()
+    process = SPAWN.Process(target=read_until_killed, args=(uri, inside))
+    process.start()
+    try:
+        yield inside
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_a_killed_readers_copy_is_used_and_then_removed(at: Path, tmp_path: Path) -> None:
-    inside = SPAWN.Event()
-    process = SPAWN.Process(target=read_until_killed, args=(uri_of(at), inside))
-    process.start()
-    assert inside.wait(60)
-    kill(process)
+    with reading(uri_of(at)) as inside:
+        assert inside.wait(60)
     assert len(left(tmp_path)) == 2, "the copy and its lock"
     with CheckpointRef(uri=uri_of(at)).as_directory() as folder:
         check(folder)
@@ -134,13 +140,8 @@ def test_a_killed_readers_copy_is_used_and_then_removed(at: Path, tmp_path: Path
 def test_what_a_process_killed_while_it_downloads_leaves_is_never_read(at: Path, tmp_path: Path) -> None:
     hold = Path(f"{at}.hold")
     hold.write_text("7.bin")
-    inside = SPAWN.Event()
-    process = SPAWN.Process(target=read_until_killed, args=(uri_of(at), inside))
-    process.start()
-    deadline = time.monotonic() + 60
-    while "7.bin" not in reads(at) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    kill(process)
+    with reading(uri_of(at)):
+        wait_until(lambda: "7.bin" in reads(at))
     assert any(name.endswith(".part") for name in left(tmp_path))
     hold.unlink()
     with CheckpointRef(uri=uri_of(at)).as_directory() as folder:
@@ -148,14 +149,11 @@ def test_what_a_process_killed_while_it_downloads_leaves_is_never_read(at: Path,
 
 
 def test_another_checkpoints_reader_removes_what_a_killed_one_left(at: Path, tmp_path: Path) -> None:
-    inside = SPAWN.Event()
-    process = SPAWN.Process(target=read_until_killed, args=(uri_of(at), inside))
-    process.start()
-    assert inside.wait(60)
     write(at / "second")
-    with CheckpointRef(uri=uri_of(at, "second")).as_directory():
-        assert len(left(tmp_path)) == 4, "one that is read stays"
-    kill(process)
+    with reading(uri_of(at)) as inside:
+        assert inside.wait(60)
+        with CheckpointRef(uri=uri_of(at, "second")).as_directory():
+            assert len(left(tmp_path)) == 4, "one that is read stays"
     with CheckpointRef(uri=uri_of(at, "second")).as_directory():
         assert len(left(tmp_path)) == 2
 
@@ -201,7 +199,7 @@ def test_a_folder_of_another_user_is_refused(at: Path, tmp_path: Path, monkeypat
     (tmp_path / "tmp" / f"raytrain-checkpoints-{os.getuid()}").symlink_to(elsewhere)
     os.lchown(tmp_path / "tmp" / f"raytrain-checkpoints-{os.getuid()}", 12345, 12345)
     with (
-        pytest.raises(Exception, match="belongs to another user"),
+        pytest.raises(StorageError, match="belongs to another user"),
         CheckpointRef(uri=uri_of(at)).as_directory(),
     ):
         pass
