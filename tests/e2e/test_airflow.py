@@ -52,9 +52,9 @@ def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: A
     assert predicted["rows"] == 20
     assert list(Path(predicted["output"]).glob("*.parquet"))
 
-    jobs = jobs_of(rundir)
-    assert [job.status for job in jobs] == ["SUCCEEDED"]
-    assert (jobs[0].metadata or {})["airflow_dag_id"] == "chain"
+    # the result is there a moment before its job is over
+    wait_until(lambda: [job.status for job in jobs_of(rundir)] == ["SUCCEEDED"])
+    assert (jobs_of(rundir)[0].metadata or {})["airflow_dag_id"] == "chain"
     assert "epoch=3" in airflow.task_log("chain", run_id, "train")
 
 

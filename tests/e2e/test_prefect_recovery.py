@@ -47,7 +47,8 @@ def went_on(run: Run) -> None:
     (rundir,) = run.rundirs()
     assert rundir.receipts() == [1]
     assert rundir.result().metrics["started_at"] == 0
-    assert run.job_states() == ["SUCCEEDED"]
+    # the result is there a moment before its job is over
+    wait_until(lambda: run.job_states() == ["SUCCEEDED"], "the end of the job")
 
 
 def test_a_flow_process_that_is_killed_leaves_its_job_and_a_retry_of_the_flow_run_attaches(

@@ -12,6 +12,7 @@ import yaml
 
 from plugin_core.local_head import Head
 from plugin_core.results import parse_result
+from tests.chaos.tools import wait_until
 
 CODE = """
 import neighbour
@@ -55,7 +56,8 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
     assert "succeeded" in raytrain(folder, "status", uri).stdout
     assert "result: {" in raytrain(folder, "logs", uri).stdout
     assert raytrain(folder, "cancel", uri).stdout == "finished\n"
-    assert "SUCCEEDED" in raytrain(folder, "cluster", "status").stdout
+    # the result is there a moment before its job is over
+    wait_until(lambda: "SUCCEEDED" in raytrain(folder, "cluster", "status").stdout)
 
 
 @pytest.mark.parametrize(
