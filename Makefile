@@ -100,7 +100,7 @@ bench-tracking: $(VENV)/.dev
 # the suite of the frameworks, and its results as the table of docs/frameworks.md
 framework-table: $(VENV)/.dev
 	@mkdir -p build
-	$(BIN)/pytest tests/integration/test_frameworks.py -q --durations=15 --junitxml=build/frameworks.xml
+	$(BIN)/pytest tests/integration/test_frameworks.py -q -m "not smoke" --durations=15 --junitxml=build/frameworks.xml
 	@$(BIN)/python -m tests.framework_table build/frameworks.xml
 
 # the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
@@ -116,7 +116,7 @@ fast: $(VENV)/.dev
 	$(BIN)/pytest -q -m "not slow" --durations=15
 
 test-all: lint types
-	$(BIN)/pytest -q --durations=30
+	$(BIN)/pytest -q -m "not smoke" --durations=30
 
 # a second environment: Prefect 3.9 and Airflow 3.3 cannot be in one
 test-prefect-latest: $(VENV)-prefect/.dev

@@ -67,6 +67,9 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
         # milliseconds between two measurements of all processes for the dashboard's pages; each costs a small machine dear
         "REPORTER_UPDATE_INTERVAL_MS": "20000",
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
+        # workers started ahead have no runtime environment, which every job of ours has: none would be used
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
         # what looks for "the" cluster of a machine with several finds this one (Ray Train's own clean-up does)

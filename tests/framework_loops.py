@@ -9,39 +9,36 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Rank 1 is killed after so many reports, and all ranks fail after so many more of them.
-KILL_AFTER, FAIL_AFTER = 2, 1
-
 
 def mortal(config: dict[str, Any]) -> None:
-    """The example's loop. In the first worker group rank 1 kills itself after two reports; the next one fails after one
-    report, and with it the attempt; the third goes on to the end, and says what the sum of its ranks is."""
+    """The example's loop through a hard life, one report a worker group. The first group loses rank 1 to a SIGKILL. The
+    second one fails, and with it the attempt. The third one, if there is only one worker, waits for a second. The last one
+    goes on to the end, and says what the sum of its ranks is."""
     import ray.train
     from ray.train.v2._internal.execution import train_fn_utils
 
     marks = Path(config["marks"])
-    killed, failed = marks / "killed", marks / "failed"
-    rank = ray.train.get_context().get_world_rank()
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
     utils = train_fn_utils.get_train_fn_utils()
-    report, count = utils.report, 0
-    group = (marks / "killed").exists() + (marks / "failed").exists()
+    report = utils.report
+    group = sum((marks / mark).exists() for mark in ("killed", "failed"))
 
-    def counted(*args: Any, **kwargs: Any) -> None:
-        nonlocal count
+    def fateful(*args: Any, **kwargs: Any) -> None:
         report(*args, **kwargs)
-        count += 1
-        if group == 0 and count == KILL_AFTER and rank == 1:
+        (marks / f"group-{group}-{rank}-of-{world}").touch()
+        if group == 0 and rank == 1:
             # what rank 0 has reported is to be known, or one interval more would be lost
             ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
-            killed.touch()
+            (marks / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if group == 1 and count == FAIL_AFTER:
-            failed.touch()
+        if group == 1:
+            (marks / "failed").touch()
             raise RuntimeError("the end of the first session")
+        while world == 1:
+            time.sleep(1)
 
-    utils.report = counted  # type: ignore[method-assign]
-    if group == 1:
-        (marks / f"second-group-{rank}").touch()
+    utils.report = fateful  # type: ignore[method-assign]
     loop(config)
     (marks / f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
 
@@ -53,26 +50,6 @@ def joined(config: dict[str, Any]) -> None:
     loop(config)
     rank = ray.train.get_context().get_world_rank()
     Path(config["marks"], f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
-
-
-def paced(config: dict[str, Any]) -> None:
-    """The example's loop, each report a second after the last one, and noted with the number of workers."""
-    import ray.train
-    from ray.train.v2._internal.execution import train_fn_utils
-
-    context = ray.train.get_context()
-    utils = train_fn_utils.get_train_fn_utils()
-    report = utils.report
-
-    def noted(metrics: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        report(metrics, *args, **kwargs)
-        if context.get_world_rank() == 0:
-            with Path(config["marks"], "worlds").open("a") as file:
-                file.write(f"{context.get_world_size()}\n")
-        time.sleep(1)
-
-    utils.report = noted  # type: ignore[method-assign]
-    loop(config)
 
 
 def loop(config: dict[str, Any]) -> None:

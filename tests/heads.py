@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,7 +42,7 @@ class OwnHead:
 
     def add_node(self, num_cpus: int) -> list[psutil.Process]:
         """Another raylet on this machine; returns its processes, to be killed."""
-        before = {process.pid for process in self.processes()}
+        before, nodes = {process.pid for process in self.processes()}, len(self.node_ids())
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += [f"--address=127.0.0.1:{self.ports[0]}", f"--num-cpus={num_cpus}"]
         names = (
@@ -53,8 +54,18 @@ class OwnHead:
         command += [f"--{name}={port}" for name, port in zip(names, free_ports(4), strict=True)]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         self._start(command)
-        wait_for_nodes(self.address, self.token, len(self.nodes))
+        wait_for_nodes(self.address, self.token, nodes + 1)
         return [process for process in self.processes() if process.pid not in before]
+
+    def remove_node(self, processes: list[psutil.Process]) -> None:
+        """Kill a node that was added, and wait until the head knows."""
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        deadline = time.monotonic() + 120
+        while len(self.node_ids()) > 1:
+            assert time.monotonic() < deadline, "the head still counts the node that was killed"
+            time.sleep(0.3)
 
     def node_ids(self) -> list[str]:
         """The living nodes' ids, the head's first."""

@@ -8,7 +8,11 @@ still write; here all wait for each other, and each node uploads once.
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +23,15 @@ from plugin_core.loops.upload import Upload
 
 #: Where in a checkpoint the Trainer's own is; Ray's callback has the same.
 CHECKPOINT_NAME = "checkpoint"
+_WORLD = "world.json"
 
 
 def train(trainer: Any, upload: Upload = "sync") -> Any:
     """`trainer.train()`, from the run's checkpoint on where there is one, with a report at each save of the Trainer.
 
     A checkpoint of another run (`resume_from`: a warm start) gives the model's weights alone. The `output_dir` of a node's
-    workers has to be one folder. Datasets of Ray Data are taken as Ray's `prepare_trainer` takes them.
+    workers has to be one folder. Datasets of Ray Data are taken as Ray's `prepare_trainer` takes them. Another number of
+    workers goes on in the same epoch, its learning rate where it was.
     """
     import ray.train
     from ray.train.huggingface.transformers import prepare_trainer
@@ -38,7 +44,8 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
     with checkpoint.as_directory() as folder:
         source = Path(folder, CHECKPOINT_NAME)
         if uploads.is_own(folder):
-            return trainer.train(resume_from_checkpoint=str(source))
+            with tempfile.TemporaryDirectory() as scratch:
+                return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(scratch))))
         trainer.model.load_state_dict(type(trainer.model).from_pretrained(source).state_dict())
     return trainer.train()
 
@@ -54,8 +61,11 @@ class ReportCallback(TrainerCallback):
         _wait_for_all()
         source = Path(args.output_dir, f"checkpoint-{state.global_step}")
 
+        world = {"workers": _workers(), "steps_per_epoch": _steps_per_epoch(args, kwargs.get("train_dataloader"))}
+
         def write(folder: Path) -> None:
             shutil.copytree(source, folder / CHECKPOINT_NAME)
+            (folder / CHECKPOINT_NAME / _WORLD).write_text(json.dumps(world))
 
         self._reported = state.global_step
         uploads.report(_logged(state), write if _has_part(args) else None, self._upload)
@@ -64,6 +74,50 @@ class ReportCallback(TrainerCallback):
         if state.global_step > self._reported and state.log_history:
             self._reported = state.global_step
             uploads.report(_logged(state))
+
+
+def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
+    """The checkpoint, its steps counted as so many workers count them as there are now.
+
+    The Trainer tells by its optimizer steps how many epochs are done, and how far its learning rate is; fewer workers take
+    more steps for an epoch. A training that is bounded by `max_steps`, or whose data has no length, keeps its count.
+    """
+    import torch
+
+    file = source / _WORLD
+    there = json.loads(file.read_text()) if file.exists() else {}
+    if there.get("workers", _workers()) == _workers() or not there["steps_per_epoch"] or trainer.args.max_steps > 0:
+        return source
+    now = _steps_per_epoch(trainer.args, trainer.get_train_dataloader())
+    for name in source.iterdir():
+        (scratch / name.name).symlink_to(name)
+    state = json.loads((source / "trainer_state.json").read_text())
+    steps = round(state["global_step"] / there["steps_per_epoch"] * now)
+    _replace(scratch / "trainer_state.json", lambda file: file.write_text(json.dumps(state | {"global_step": steps})))
+    schedule = torch.load(source / "scheduler.pt", weights_only=True)
+    if "lr_lambdas" in schedule:  # the Trainer's own schedules; one that follows the metrics counts evaluations
+        schedule |= {"last_epoch": steps, "_step_count": steps + 1}
+        _replace(scratch / "scheduler.pt", lambda file: torch.save(schedule, file))
+    return scratch
+
+
+def _replace(link: Path, write: Callable[[Path], Any]) -> None:
+    link.unlink()
+    write(link)
+
+
+def _workers() -> int:
+    import ray.train
+
+    return int(ray.train.get_context().get_world_size())
+
+
+def _steps_per_epoch(args: Any, loader: Any) -> int:
+    """0: the data has no length."""
+    try:
+        return math.ceil(len(loader) / int(args.gradient_accumulation_steps))
+    except TypeError:
+        return 0
 
 
 def _logged(state: Any) -> dict[str, Any]:

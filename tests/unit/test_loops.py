@@ -1,6 +1,7 @@
 """The helpers of train loops, in one process: what is put back is what was saved."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class Run:
     def __init__(self, folder: Path):
         self.name, self.folder, self.reports, self.modes = "run", folder, [], []
         self.checkpoint: Any = None
+        self.workers = 1
 
     def report(self, metrics: dict[str, Any], checkpoint: Any = None, **options: Any) -> None:
         self.reports.append(metrics)
@@ -27,10 +29,7 @@ class Run:
         if checkpoint is not None:
             self.source = Path(checkpoint.path)
             copy = self.folder / f"checkpoint-{len(self.reports)}"
-            copy.mkdir()
-            for file in self.source.rglob("*"):
-                if file.is_file():
-                    (copy / file.relative_to(self.source)).write_bytes(file.read_bytes())
+            shutil.copytree(self.source, copy)
             self.checkpoint = ray.train.Checkpoint.from_directory(copy)
 
     def get_experiment_name(self) -> str:
@@ -38,6 +37,9 @@ class Run:
 
     def get_world_rank(self) -> int:
         return 0
+
+    def get_world_size(self) -> int:
+        return self.workers
 
 
 @pytest.fixture
@@ -139,3 +141,45 @@ def test_a_folder_is_gone_after_a_report_and_stays_for_an_upload_that_goes_on(ru
 def test_a_wrong_upload_is_told(run: Run) -> None:
     with pytest.raises(ValueError, match="upload: given 'later'; accepted are sync, async"):
         upload.report({}, lambda folder: None, "later")  # type: ignore[arg-type]
+
+
+def test_a_trainer_goes_on_in_the_same_epoch_with_another_number_of_workers(run: Run, tmp_path: Path) -> None:
+    """Two workers take half the steps of one for an epoch: here one process with twice the batch, which says it is two."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from example_flows.frameworks import transformers as example
+    from plugin_core.loops.transformers import train
+
+    texts = example.examples("train")[:48]
+    rows = [{key: value[:8] if key != "labels" else value for key, value in row.items()} for row in texts]
+
+    class Stop(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_training_stop = True
+
+    def training(batch: int, **fields: Any) -> Any:
+        return Trainer(
+            model=example.build_model(),
+            train_dataset=rows,
+            args=TrainingArguments(
+                output_dir=str(tmp_path / "out"),
+                per_device_train_batch_size=batch,
+                num_train_epochs=4,
+                learning_rate=0.1,
+                save_strategy="epoch",
+                logging_strategy="epoch",
+                report_to="none",
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+            **fields,
+        )
+
+    run.workers = 2
+    train(training(16, callbacks=[Stop()]))
+    run.workers = 1
+    train(training(8))
+    assert [report["epoch"] for report in run.reports] == [1, 2, 3, 4]
+    rates = [report["learning_rate"] for report in run.reports]
+    # the rate of an epoch's last step, of 3 and then of 6 a epoch, falls by the line to 0 at the end
+    assert rates == [pytest.approx(0.1 * (1 - done)) for done in (2 / 12, 11 / 24, 17 / 24, 23 / 24)]
