@@ -25,8 +25,9 @@ def mortal(config: dict[str, Any]) -> None:
     group = sum((marks / mark).exists() for mark in ("killed", "failed"))
 
     def fateful(*args: Any, **kwargs: Any) -> None:
-        report(*args, **kwargs)
+        # before the report, for which all ranks wait for each other: afterwards the end of one may end the others
         (marks / f"group-{group}-{rank}-of-{world}").touch()
+        report(*args, **kwargs)
         if group == 0 and rank == 1:
             # what rank 0 has reported is to be known, or one interval more would be lost
             ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
@@ -35,6 +36,8 @@ def mortal(config: dict[str, Any]) -> None:
         if group == 1:
             (marks / "failed").touch()
             raise RuntimeError("the end of the first session")
+        if world == 1:
+            (marks / "waiting").touch()
         while world == 1:
             time.sleep(1)
 

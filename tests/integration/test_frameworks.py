@@ -127,7 +127,7 @@ def test_goes_on_after_a_killed_worker_and_in_another_session_with_other_workers
         run(spec, first.cluster())
     running = Running(spec, second.cluster())
     if elastic:
-        wait_until(lambda: running.done() or (tmp_path / "marks" / "group-2-0-of-1").exists())
+        wait_until(lambda: running.done() or (tmp_path / "marks" / "waiting").exists())
     node = second.add_node(num_cpus=1)
     try:
         result = running.result()
