@@ -50,20 +50,24 @@ def train_loop(config: dict[str, Any]) -> None:
     train = train.batch(batch_size).with_options(options)
     tests = load("test")
     test = tf.data.Dataset.from_tensor_slices(tests).batch(len(tests[0])).with_options(options)
-    first_epoch = 0
+    # epochs, not the optimizer's steps: of those another number of workers has another number to an epoch
+    reported = ray.train.get_all_reported_checkpoints()
+    first_epoch = reported[-1].metrics["epoch"] + 1 if reported else 0
     checkpoint = ray.train.get_checkpoint()
     with strategy.scope():
         model = build_model(task, config["lr"])
         if checkpoint is not None:
             with checkpoint.as_directory() as folder:
                 model = tf.keras.models.load_model(f"{folder}/model.keras")
-            first_epoch = int(model.optimizer.iterations.numpy()) // (rows // batch_size)
     model.fit(
         train,
         validation_data=test,
         initial_epoch=first_epoch,
         epochs=config["epochs"],
-        callbacks=[ReportCheckpointCallback()],
+        callbacks=[
+            tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(epoch=epoch)),
+            ReportCheckpointCallback(),
+        ],
         verbose=0,
     )
 
