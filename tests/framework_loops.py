@@ -38,12 +38,11 @@ def mortal(config: dict[str, Any]) -> None:
             raise RuntimeError("the end of the first session")
         if world == 1:
             (marks / "waiting").touch()
-        while world == 1:
-            time.sleep(1)
+            while True:
+                time.sleep(1)
 
     utils.report = fateful  # type: ignore[method-assign]
-    loop(config)
-    (marks / f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
+    joined(config)
 
 
 def joined(config: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ from plugin_core import RayCluster
 from plugin_core.jobs import JobsClient
 from plugin_core.keeper import free_ports, ray_head_command, ray_head_environment
 from plugin_core.local_head import MARK, end_head, marked_processes
+from tests.chaos.tools import wait_until
 from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 
@@ -59,13 +59,11 @@ class OwnHead:
 
     def remove_node(self, processes: list[psutil.Process]) -> None:
         """Kill a node that was added, and wait until the head knows."""
+        others = len(self.node_ids()) - 1
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        deadline = time.monotonic() + 120
-        while len(self.node_ids()) > 1:
-            assert time.monotonic() < deadline, "the head still counts the node that was killed"
-            time.sleep(0.3)
+        wait_until(lambda: len(self.node_ids()) == others)
 
     def node_ids(self) -> list[str]:
         """The living nodes' ids, the head's first."""

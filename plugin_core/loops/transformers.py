@@ -12,7 +12,6 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,9 @@ class ReportCallback(TrainerCallback):
         _wait_for_all()
         source = Path(args.output_dir, f"checkpoint-{state.global_step}")
 
-        world = {"workers": _workers(), "steps_per_epoch": _steps_per_epoch(args, kwargs.get("train_dataloader"))}
-
         def write(folder: Path) -> None:
             shutil.copytree(source, folder / CHECKPOINT_NAME)
+            world = {"workers": _workers(), "steps_per_epoch": _steps_per_epoch(args, kwargs.get("train_dataloader"))}
             (folder / CHECKPOINT_NAME / _WORLD).write_text(json.dumps(world))
 
         self._reported = state.global_step
@@ -85,25 +83,20 @@ def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
     import torch
 
     file = source / _WORLD
-    there = json.loads(file.read_text()) if file.exists() else {}
-    if there.get("workers", _workers()) == _workers() or not there["steps_per_epoch"] or trainer.args.max_steps > 0:
+    before = json.loads(file.read_text()) if file.exists() else None
+    if before is None or before["workers"] == _workers() or not before["steps_per_epoch"] or trainer.args.max_steps > 0:
         return source
-    now = _steps_per_epoch(trainer.args, trainer.get_train_dataloader())
-    for name in source.iterdir():
-        (scratch / name.name).symlink_to(name)
     state = json.loads((source / "trainer_state.json").read_text())
-    steps = round(state["global_step"] / there["steps_per_epoch"] * now)
-    _replace(scratch / "trainer_state.json", lambda file: file.write_text(json.dumps(state | {"global_step": steps})))
+    now = _steps_per_epoch(trainer.args, trainer.get_train_dataloader())
+    steps = round(state["global_step"] / before["steps_per_epoch"] * now)
+    (scratch / "trainer_state.json").write_text(json.dumps(state | {"global_step": steps}))
     schedule = torch.load(source / "scheduler.pt", weights_only=True)
     if "lr_lambdas" in schedule:  # the Trainer's own schedules; one that follows the metrics counts evaluations
-        schedule |= {"last_epoch": steps, "_step_count": steps + 1}
-        _replace(scratch / "scheduler.pt", lambda file: torch.save(schedule, file))
+        torch.save(schedule | {"last_epoch": steps, "_step_count": steps + 1}, scratch / "scheduler.pt")
+    for file in source.iterdir():
+        if not (scratch / file.name).exists():
+            (scratch / file.name).symlink_to(file)
     return scratch
-
-
-def _replace(link: Path, write: Callable[[Path], Any]) -> None:
-    link.unlink()
-    write(link)
 
 
 def _workers() -> int:

@@ -181,5 +181,5 @@ def test_a_trainer_goes_on_in_the_same_epoch_with_another_number_of_workers(run:
     train(training(8))
     assert [report["epoch"] for report in run.reports] == [1, 2, 3, 4]
     rates = [report["learning_rate"] for report in run.reports]
-    # the rate of an epoch's last step, of 3 and then of 6 a epoch, falls by the line to 0 at the end
+    # the rate of an epoch's last step, of 3 and then of 6 to an epoch, falls by the line to 0 at the end
     assert rates == [pytest.approx(0.1 * (1 - done)) for done in (2 / 12, 11 / 24, 17 / 24, 23 / 24)]
