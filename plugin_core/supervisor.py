@@ -40,6 +40,9 @@ from plugin_core.sync import in_thread, run_sync
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
+#: What every job gets unless the cluster or the spec says otherwise. Ray Data draws its bars for a terminal; a task's log has
+#: no lines that are drawn again, and was four fifths of them. The step reports its own progress.
+JOB_VARIABLES = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
 STORAGE_PATIENCE_S = 600.0
 
@@ -241,8 +244,8 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             # what the spec says wins; the cluster's variables, which may be secret, are kept nowhere
-            variables = {**self.cluster.env_vars, **env_files.as_variables(self.cluster.env_files)}
-            runtime_env = spec.with_runtime_env({"env_vars": variables} if variables else {}).runtime_env
+            variables = {**JOB_VARIABLES, **self.cluster.env_vars, **env_files.as_variables(self.cluster.env_files)}
+            runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
             await client.submit(receipt.submission_id, command, runtime_env, metadata)
         except ClusterUnreachableError as exc:
             # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs

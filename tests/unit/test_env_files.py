@@ -10,6 +10,7 @@ import pytest
 from plugin_core import RayCluster, env_files, run
 from plugin_core.errors import SpecError
 from plugin_core.follow import Event
+from plugin_core.supervisor import JOB_VARIABLES
 from plugin_core.testing import FakeCluster
 from tests.unit.fake_steps import spec_at
 
@@ -40,12 +41,20 @@ def test_the_clusters_variables_go_with_the_submit_and_are_kept_nowhere(tmp_path
         told: list[Event] = []
         run(spec, cluster, told.append)
     file = {"RAYTRAIN_FILE_DATABRICKS_CONFIG_FILE": "token = hunter2"}
-    assert cluster.runtime_envs == [{"env_vars": {"A": "of the spec", "WANDB_API_KEY": "hunter2", **file}}]
+    own = {"A": "of the spec", "WANDB_API_KEY": "hunter2"}
+    assert cluster.runtime_envs == [{"env_vars": {**JOB_VARIABLES, **own, **file}}]
     assert not any("hunter2" in event.text for event in told)
     kept = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert kept
     assert not any(b"hunter2" in path.read_bytes() for path in kept)
     assert "hunter2" not in repr(RayCluster("http://x", env_vars={"K": "hunter2"}, env_files={"F": "hunter2"}))
+
+
+def test_who_wants_the_bars_of_ray_data_has_them(tmp_path: Path) -> None:
+    shown = {"env_vars": {"RAY_DATA_DISABLE_PROGRESS_BARS": "0"}}
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path).model_copy(update={"runtime_env": shown}), cluster)
+    assert cluster.runtime_envs == [shown]
 
 
 def test_a_file_that_is_too_large_to_go_along_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:
