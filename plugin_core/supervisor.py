@@ -40,8 +40,8 @@ from plugin_core.sync import in_thread, run_sync
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
 #: An API that answers a submit with an error so many times in a row is not waited for any longer.
 SUBMIT_ERRORS = 10
-#: What every job gets unless the cluster or the spec says otherwise. Ray Data draws its bars for a terminal; a task's log has
-#: no lines that are drawn again, and was four fifths of them. The step reports its own progress.
+#: What every job gets unless the cluster or the spec says otherwise. Ray Data draws its bars for a terminal; in a task's
+#: log each redraw is a line, four of five there were. The step reports its own progress.
 JOB_VARIABLES = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
 STORAGE_PATIENCE_S = 600.0
