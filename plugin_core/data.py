@@ -136,17 +136,15 @@ def _too_few(field: str, config: DatasetConfig, there: int, rows: int) -> SpecEr
     )
 
 
-def load(
-    config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, many_blocks: bool = False
-) -> ray.data.Dataset:
-    """The Ray Dataset, read lazily. `function` gives the user's function where the config names one. `many_blocks`: so many
-    that all actors of a pool have work."""
+def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, for_pool: bool = False) -> ray.data.Dataset:
+    """The Ray Dataset, read lazily. `function` gives the user's function where the config names one. `for_pool`: a
+    pool of actors maps it for the driver, so it has blocks for all of them, and Ray Data logs how far it is."""
     import ray.data
 
     settings = ray.data.DataContext.get_current()
     # what a user's function raises comes as it is, not as an exception of Ray's
     settings.raise_original_map_exception = True
-    if many_blocks:
+    if for_pool:
         # Ray's newer parquet reader (2.60) packs up to 128 MiB into one block, whatever `override_num_blocks` says, and a
         # block goes to one actor; the older one heeds `read_op_min_num_blocks` (200)
         settings.use_datasource_v2 = False
@@ -157,6 +155,8 @@ def load(
         dataset = dataset.filter(functools.partial(in_part, split=config.split))
     if config.shuffle_seed is not None:
         dataset = dataset.random_shuffle(seed=config.shuffle_seed)
+    if for_pool:
+        dataset.context.enable_progress_bars = True  # which the driver, without a terminal, has as lines of its log
     return dataset.materialize() if config.materialize else dataset
 
 

@@ -27,7 +27,7 @@ def run(context: StepContext) -> BatchInferResult:
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt, folder.uri)
     _configure(context, spec)
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
-    dataset = data.load(spec.dataset, functools.partial(context.function, "dataset.function"), many_blocks=True)
+    dataset = data.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
     context.set_phase("predicting")
     with pool(spec) as options:
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)

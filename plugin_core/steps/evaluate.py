@@ -128,7 +128,7 @@ def _by_predictor(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoi
 def _dataset(context: StepContext, spec: EvaluateSpec) -> Any:
     assert spec.dataset is not None
     function = functools.partial(context.function, "dataset.function")
-    return data.load(spec.dataset, function, many_blocks=spec.predictor is not None)
+    return data.load(spec.dataset, function, for_pool=spec.predictor is not None)
 
 
 def _columns(spec: EvaluateSpec) -> dict[str, Any]:

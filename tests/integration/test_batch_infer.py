@@ -16,6 +16,7 @@ import pytest
 
 from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, TrainSpec, run, save_preprocessor
 from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.follow import Event
 from plugin_core.rundir import RunDir
 from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.heads import Memory, OwnHead
@@ -94,7 +95,11 @@ def test_parquet_by_partition_with_chosen_columns(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
     chosen = {"output_columns": ["key", "twice", "region"], "partition_by": ["region"], "preserve_rows": True}
-    result = run(spec(tmp_path, checkpoint, rows, output_path=str(tmp_path / "out"), **chosen), cluster)
+    told: list[Event] = []
+    result = run(spec(tmp_path, checkpoint, rows, output_path=str(tmp_path / "out"), **chosen), cluster, told.append)
+    log = "".join(event.text for event in told if event.kind == "log")
+    assert "Total Progress: " in log, "Ray Data says how far it is"
+    assert "row/s" not in log, "in lines, not in bars that are drawn again"
     assert result.rows == 2000
     assert result.output == str(tmp_path / "out" / "attempt-001")
     found = read(str(tmp_path / "out"), partitioning="hive", format="parquet", exclude_invalid_files=True)
