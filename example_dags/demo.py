@@ -88,14 +88,14 @@ def loop(airflow: AirflowServer) -> bool:
 def frameworks(airflow: AirflowServer) -> bool:
     """Each framework's example; what its checkpoint scores here is what its training reported."""
     sys.path.insert(0, str(ROOT))  # this is run as a file: let it find its neighbours
-    from example_flows.frameworks import example
+    from example_flows.frameworks import confirmed, example
 
     results, _ = follow(airflow, "frameworks", timeout_s=1800)
     good = bool(results)
     for name, trained in results.items():
         scores = example(name).evaluate(CheckpointRef(**trained["checkpoint"]).to_ray())
         print(f"{name}: reported {trained['metrics']}; its checkpoint evaluated: {scores}", flush=True)
-        good &= all(abs(trained["metrics"][key] - value) < 0.01 for key, value in scores.items())
+        good &= confirmed(trained["metrics"], scores)
     return good
 
 

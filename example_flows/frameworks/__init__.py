@@ -38,3 +38,8 @@ def example(name: str) -> Any:
 def installed() -> list[str]:
     """The examples whose packages are here."""
     return [name for name in NAMES if all(map(find_spec, FRAMEWORKS[example(name).SPEC.framework].packages))]
+
+
+def confirmed(metrics: dict[str, Any], scores: dict[str, float]) -> bool:
+    """Whether the checkpoint scores what its training reported; one that stops early has the best round's model."""
+    return all(abs(metrics.get("best_score", metrics[key]) - value) < 0.001 for key, value in scores.items())

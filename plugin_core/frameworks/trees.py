@@ -84,8 +84,9 @@ class Rounds:
     """Reports each round, saves a checkpoint every `checkpoint_frequency` rounds and at the end, and says when to stop.
 
     A declared training stops early when the last metric of the last dataset has not become better for
-    `early_stopping_rounds` rounds (XGBoost's rule); its last checkpoint is then the model of the best round. What it knows
-    of that lies in each checkpoint, so a training that was killed stops at the same round as one that was not.
+    `early_stopping_rounds` rounds (XGBoost's rule). Where these are given its last checkpoint is the model of the best
+    round, stopped early or not, and the last report has that round's `best_iteration` and `best_score`. What it knows of
+    them lies in each checkpoint, so a training that was killed stops at the same round as one that was not.
     """
 
     def __init__(self, config: dict[str, Any], model_file: str):
@@ -123,10 +124,11 @@ class Rounds:
         """Report a round; whether it was the last. `save` writes the model into a file: that of the first so many rounds
         of this training, None: of all."""
         self.done += 1
-        self.over = self.done >= self._last or self._is_stale(metrics, higher_is_better)
+        self.over = self._is_stale(metrics, higher_is_better) or self.done >= self._last
         metrics = {"iteration": self.done - 1, **metrics}
-        if self.over and self.done < self._last:
-            self._report({**metrics, "best_iteration": self._best.round - 1}, save, self._best.round)
+        if self.over and self._patience is not None:
+            best = {"best_iteration": self._best.round - 1, "best_score": self._best.score}
+            self._report({**metrics, **best}, save, self._best.round)
         elif self.over or self.done % self._every == 0:
             self._report(metrics, save, None)
         else:

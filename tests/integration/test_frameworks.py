@@ -193,7 +193,7 @@ def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path
     reported = [report["metrics"][metric] for report in read_reports(RunDir.at(result.run.uri))]
     best = min(reported)
     assert len(reported) == reported.index(best) + 1 + spec.early_stopping_rounds
-    assert result.metrics["best_iteration"] == reported.index(best)
+    assert (result.metrics["best_iteration"], result.metrics["best_score"]) == (reported.index(best), best)
     assert score == pytest.approx(best, rel=1e-4), "exact over all rows, though two workers trained"
 
 

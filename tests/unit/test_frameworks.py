@@ -242,10 +242,21 @@ def test_an_early_stop_is_the_same_after_a_kill(
     if killed_at is not None:
         library.train(SCORES, until=killed_at, early_stopping_rounds=3)
     library.train(SCORES, early_stopping_rounds=3)
-    assert library.reports[-1] == {"iteration": 5, "test-auc": 0.8, "best_iteration": 2}
+    assert library.reports[-1] == {"iteration": 5, "test-auc": 0.8, "best_iteration": 2, "best_score": 0.9}
     assert library.model() == "3 rounds", "the model of the best round"
     library.train(SCORES, early_stopping_rounds=3)
     assert library.reports[-1]["iteration"] == 5, "it stays over"
+
+
+@pytest.mark.parametrize(("rounds", "best"), [(4, 3), (2, 2)])
+def test_a_training_that_comes_to_its_last_round_has_the_best_rounds_model_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, best: int
+) -> None:
+    library = Library(tmp_path, monkeypatch)
+    library.train(SCORES, num_boost_round=rounds, early_stopping_rounds=3)
+    last = {"iteration": rounds - 1, "best_iteration": best - 1, "best_score": SCORES[best - 1]}
+    assert library.reports[-1] == {**last, "test-auc": SCORES[rounds - 1]}
+    assert library.model() == f"{best} rounds"
 
 
 def test_a_warm_start_boosts_all_its_rounds_on_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
