@@ -139,6 +139,9 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
         return Action(Do.STOP, "the attempt recorded its end, but its job does not end")
     if seen.job in LIVE or seen.actors_alive:
         return Action(Do.WAIT, "the attempt recorded its end and its job is about to be over")
+    if end.outcome == "succeeded" and not seen.heartbeat_silent:
+        # a file system of several hosts may show the end before the result, which was written before it
+        return Action(Do.WAIT, "the attempt succeeded; its result is not to be seen yet")
     if not seen.ours or seen.attempt_unwanted:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plugin_core.clusters import Cluster
@@ -128,19 +128,19 @@ class Observer:
 
     def _read_storage(self) -> _Stored:
         rundir = self.rundir
-        has_result = rundir.result() is not None
-        if has_result and self.client is None:
+        if self.client is None and rundir.result() is not None:
             return _Stored(has_result=True)
         last = rundir.latest()
         heartbeat = rundir.heartbeat(last) if last else None
-        return _Stored(
-            has_result=has_result,
+        stored = _Stored(
             intent=rundir.intent(),
             receipt=rundir.receipt(last) if last else None,
             end=rundir.end(last) if last else None,
             beat=(last, heartbeat.counter if heartbeat else None),
             links=heartbeat.links if heartbeat else {},
         )
+        # after the end, before which it is written: an end in success without a result would be a result that is gone
+        return replace(stored, has_result=rundir.result() is not None)
 
     async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
         """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""

@@ -99,7 +99,12 @@ TABLE = [
     ),
     ("an end recorded, but its actors live: wait", seen(job=Job.FAILED, end=LOST, actors_alive=True), Do.WAIT),
     ("an end recorded, but the job hangs: stop it", seen(job=Job.RUNNING, end=LOST, heartbeat_silent=True), Do.STOP),
-    ("an end said succeeded, the result is gone: next attempt", seen(job=Job.SUCCEEDED, end=SUCCEEDED), Do.SUBMIT_NEXT),
+    ("an end said succeeded, the result is not to be seen yet: wait", seen(job=Job.SUCCEEDED, end=SUCCEEDED), Do.WAIT),
+    (
+        "an end said succeeded, the result is gone: next attempt",
+        seen(job=Job.SUCCEEDED, end=SUCCEEDED, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
     ("a SIGTERM with the job stopped: stopped from outside", seen(job=Job.STOPPED, end=TERM), Do.FAIL),
     ("a SIGTERM without anybody stopping the job: a lost node", seen(job=Job.FAILED, end=TERM), Do.SUBMIT_NEXT),
     ("a SIGTERM on a head that is gone", seen(job=Job.OTHER_INCARNATION, end=TERM), Do.SUBMIT_NEXT),

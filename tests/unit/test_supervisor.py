@@ -389,3 +389,32 @@ def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: 
         assert run(spec_at(tmp_path), cluster).run.attempt == 1
         assert cluster.asked >= 2
     assert len(cluster.jobs) == 1
+
+
+@pytest.mark.parametrize("read", ["latest", "heartbeat", "intent", "receipt", "end"])
+def test_a_job_that_ends_between_two_readings_of_a_look_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """The result is written before the end; whoever sees the end has to see the result."""
+    result, then = RunDir.result, getattr(RunDir, read)
+    calls: list[str] = []
+
+    def first(rundir: RunDir) -> Any:
+        calls.append("result")
+        return result(rundir)
+
+    def ends_before(rundir: RunDir, *args: Any) -> Any:
+        if calls == ["result"]:
+            calls.append("the job's end")
+            (name,) = cluster.jobs
+            cluster.jobs[name] = cluster._play("succeed", rundir, 1)
+        return then(rundir, *args)
+
+    with FakeCluster(plays=["hang", "succeed"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        monkeypatch.setattr(RunDir, "result", first)
+        monkeypatch.setattr(RunDir, read, ends_before)
+        assert run_sync(Supervisor(rundir, cluster).run()).run.attempt == 1
+        assert len(cluster.jobs) == 1
+    assert "the job's end" in calls
