@@ -33,9 +33,12 @@ class OwnHead:
         command = ray_head_command(self.ports, str(folder / "ray"), num_cpus, None)
         if object_store_memory is not None:
             command.append(f"--object-store-memory={object_store_memory}")
-        self._start(command)
         self.address = f"http://127.0.0.1:{self.ports[1]}"
-        wait_for_nodes(self.address, self.token, 1)
+        try:
+            self._start(command, 1)
+        except RuntimeError:
+            self.close()
+            raise
 
     def cluster(self, address: str | None = None) -> RayCluster:
         return RayCluster(address or self.address, self.token, python=sys.executable)
@@ -53,8 +56,7 @@ class OwnHead:
         )
         command += [f"--{name}={port}" for name, port in zip(names, free_ports(4), strict=True)]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
-        self._start(command)
-        wait_for_nodes(self.address, self.token, nodes + 1)
+        self._start(command, nodes + 1)
         return [process for process in self.processes() if process.pid not in before]
 
     def remove_node(self, processes: list[psutil.Process]) -> None:
@@ -75,9 +77,10 @@ class OwnHead:
         nodes = sorted(asyncio.run(ask()), key=lambda node: (not node["is_head_node"], node["start_time_ms"]))
         return [node["node_id"] for node in nodes]
 
-    def _start(self, command: list[str]) -> None:
+    def _start(self, command: list[str], nodes: int) -> None:
         log = (self._folder / f"node-{len(self.nodes)}.log").open("wb")
         self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True))
+        wait_for_nodes(self.address, self.token, nodes, self.nodes[-1])
 
     def processes(self) -> list[psutil.Process]:
         return marked_processes(self.mark, *(node.pid for node in self.nodes))

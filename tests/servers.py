@@ -108,8 +108,10 @@ def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
         assert left == [], f"processes of the MLflow server are left: {left}"
 
 
-def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 600) -> None:
-    """Until a Ray head answers at `address` with so many living nodes."""
+def wait_for_nodes(
+    address: str, token: str, count: int, process: subprocess.Popen[bytes] | None = None, timeout_s: float = 600
+) -> None:
+    """Until a Ray head answers at `address` with so many living nodes; raises when the `process` of one of them ends."""
 
     async def nodes() -> int:
         async with JobsClient(address, token) as client:
@@ -117,6 +119,8 @@ def wait_for_nodes(address: str, token: str, count: int, timeout_s: float = 600)
 
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
+        if process is not None and process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode} before there were {count} nodes")
         with contextlib.suppress(ClusterUnreachableError):
             if asyncio.run(nodes()) >= count:
                 return
