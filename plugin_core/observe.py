@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from plugin_core.clusters import Cluster
@@ -132,15 +132,16 @@ class Observer:
             return _Stored(has_result=True)
         last = rundir.latest()
         heartbeat = rundir.heartbeat(last) if last else None
-        stored = _Stored(
+        end = rundir.end(last) if last else None
+        return _Stored(
+            # read after the end, before which it is written: else a run that ends just now would seem to have lost it
+            has_result=rundir.result() is not None,
             intent=rundir.intent(),
             receipt=rundir.receipt(last) if last else None,
-            end=rundir.end(last) if last else None,
+            end=end,
             beat=(last, heartbeat.counter if heartbeat else None),
             links=heartbeat.links if heartbeat else {},
         )
-        # after the end, before which it is written: an end in success without a result would be a result that is gone
-        return replace(stored, has_result=rundir.result() is not None)
 
     async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
         """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""

@@ -36,7 +36,7 @@ class OwnHead:
         self.address = f"http://127.0.0.1:{self.ports[1]}"
         try:
             self._start(command, 1)
-        except RuntimeError:
+        except BaseException:
             self.close()
             raise
 

@@ -30,5 +30,6 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or installed():
         trained, scores = framework(name)
         print(f"{name}: reported {trained.metrics}; its checkpoint evaluated: {scores}", flush=True)
-        wrong += [] if confirmed(trained.metrics, scores) else [name]
+        if not confirmed(trained.metrics, scores):
+            wrong.append(name)
     sys.exit(f"what the checkpoint scores is not what was reported: {', '.join(wrong)}" if wrong else 0)
