@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints horovod framework-table test-gpu clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -17,7 +17,9 @@ help:
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make fuzz          wrong input of every kind at every way in"
 	@echo "make test-gpu      the frameworks on GPUs"
+	@echo "make azurite       install Azure's storage for the tests, from npm"
 	@echo "make horovod       build Horovod from its sources, and install it"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
@@ -25,7 +27,9 @@ help:
 	@echo "make bench-inference batch inference beside bare Ray Data and a bare loop, and its memory"
 	@echo "make bench-tune      a search beside bare Ray Tune"
 	@echo "make bench-checkpoints checkpoints to storage and back, beside bare copies"
+	@echo "make bench-storage   what storage is asked, and what a day of it costs"
 	@echo "make bench-tracking  a training with and without trackers"
+	@echo "make bench-scale     a million reports, a resume over 1,000 checkpoints of 64 ranks, a job log of 1 GB"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -94,8 +98,19 @@ bench-tune: $(VENV)/.dev
 bench-checkpoints: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.checkpoints
 
+bench-storage: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.storage
+
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking
+
+bench-scale: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.scale
+
+# SEED draws other mutations
+SEED ?= 20
+fuzz: $(VENV)/.dev
+	@$(BIN)/python -W ignore -m tests.fuzz --seed $(SEED)
 
 # the suite of the frameworks, and its results as the table of docs/frameworks.md
 framework-table: $(VENV)/.dev
@@ -115,8 +130,18 @@ test: $(VENV)/.dev
 fast: $(VENV)/.dev
 	$(BIN)/pytest -q -m "not slow" --durations=15
 
-test-all: lint types
+test-all: lint types azurite
 	$(BIN)/pytest -q -m "not smoke" --durations=30
+
+# Azure's storage for the tests, from npm; where that is missing, they are skipped. 3.35.0 is the last for Node before 21
+AZURITE = 3.35.0
+azurite: .azurite/$(AZURITE)
+
+.azurite/$(AZURITE):
+	@if command -v npm > /dev/null; then \
+		echo "installing Azurite $(AZURITE) ..."; \
+		npm install --prefix .azurite --no-audit --no-fund --ignore-scripts --loglevel=error azurite@$(AZURITE) && touch $@; \
+	else echo "npm is not installed: the tests of Azure's storage are skipped"; fi
 
 # a second environment: Prefect 3.9 and Airflow 3.3 cannot be in one
 test-prefect-latest: $(VENV)-prefect/.dev
@@ -147,4 +172,4 @@ $(VENV)/.horovod: $(VENV)/.dev .wheels/built
 	@rm -rf .wheels/build && touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-prefect .demo .wheels build *.egg-info
+	rm -rf $(VENV) $(VENV)-prefect .demo .wheels .azurite build *.egg-info

@@ -35,9 +35,11 @@ from airflow_provider.triggers import RayStepTrigger
 from plugin_core.clusters import Cluster
 from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.generations import newest
+from plugin_core.references import link
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir, run_name
 from plugin_core.specs import StepSpec, as_spec
+from plugin_core.specs.fields import check_size
 from plugin_core.specs.tracking import Tracker
 from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
 
@@ -85,6 +87,8 @@ class RayStepOperator(BaseOperator):
         super().__init__(**kwargs)
         shared = {"run_config": run_config, "limits": limits, "runtime_env": runtime_env, "tracking": tracking}
         all_fields = {**(fields or {}), **shared}
+        for name, value in (("spec", spec), *all_fields.items()):
+            check_size(value, name)  # Airflow walks over it again and again
         given = {name: _as_dict(value) for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
             raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
@@ -190,16 +194,18 @@ class RayStepOperator(BaseOperator):
 
     def _push_link(self, ti: Any, rundir: RunDir, place: Place) -> None:
         """Airflow takes links at the end of a task; this shows the job's while it runs."""
-        link = RayJobLink()
-        if (receipt := rundir.receipt(rundir.latest())) is not None:
-            ti.xcom_push(key=link.xcom_key, value=receipt.job_url(place.dashboard_url))
+        receipt = rundir.receipt(rundir.latest())
+        if receipt is not None and (url := receipt.job_url(place.dashboard_url)):
+            ti.xcom_push(key=RayJobLink().xcom_key, value=url)
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last thing of a task: a clear after this asks for another generation."""
-        if pages := [link for link in result.get("tracking", {}).values() if link.startswith("http")]:
+        if pages := [page for url in result.get("tracking", {}).values() if (page := link(url))]:
             context["ti"].xcom_push(key=RayTrackingLink().xcom_key, value=pages[0])
         announce(self.outlets, context.get("outlet_events"), result)
         RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
+        if (store := context.get("task_state_store")) is not None:
+            store.delete(RUN_KEY)  # nothing is left to cancel: the end of the DAG run passes this task over
         return result
 
     def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
+from airflow.sdk.log import amask_secret, mask_secret
 
 from plugin_core.clusters import Cluster, LocalCluster, RayCluster
 from plugin_core.doctor import describe
 from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.kuberay import from_json
+from plugin_core.shown import shown
 from plugin_core.supervisor import run_sync
+from plugin_core.takeover import Secrets
 
 DEFAULT_CONN_ID = "ray_default"
 
@@ -56,18 +59,24 @@ class RayJobsHook(BaseHook):
         if self.ray_conn_id is None:
             return Place(LocalCluster())
         try:
-            return _place(self.get_connection(self.ray_conn_id))
+            place = _place(self.get_connection(self.ray_conn_id))
         except AirflowNotFoundException:
             return _without_connection(self.ray_conn_id)
+        for value in _secrets(place.cluster):
+            mask_secret(value)
+        return place
 
     async def aget_cluster(self) -> Cluster:
         """`get_cluster` for a trigger: nothing in it blocks the event loop."""
         if self.ray_conn_id is None:
             return LocalCluster()
         try:
-            return _place(await self.aget_connection(self.ray_conn_id)).cluster
+            cluster = _place(await self.aget_connection(self.ray_conn_id)).cluster
         except AirflowNotFoundException:
             return _without_connection(self.ray_conn_id).cluster
+        for value in _secrets(cluster):
+            await amask_secret(value)
+        return cluster
 
     def test_connection(self) -> tuple[bool, str]:
         """For the test button in the list of connections."""
@@ -75,6 +84,11 @@ class RayJobsHook(BaseHook):
             return True, run_sync(describe(self.get_cluster()))
         except RayTrainWorkflowsError as exc:
             return False, exc.message
+
+
+def _secrets(cluster: Cluster) -> list[str]:
+    """What Airflow is to mask in its logs, also where a job prints it."""
+    return [*Secrets(cluster.env_vars, cluster.env_files).masks, *getattr(cluster, "headers", {}).values()]
 
 
 def _without_connection(conn_id: str) -> Place:
@@ -107,7 +121,7 @@ def _place(connection: Any) -> Place:
     if not host:
         raise SpecError(f"ray_conn_id: given {connection.conn_id!r}, whose host is empty; accepted is a host name or a URL")
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}:{connection.port or 8265}"
-    return Place(RayCluster(address, autoscaling=bool(extra.get("autoscaling")), **common), *defaults)
+    return Place(RayCluster(address, autoscaling=_flag("autoscaling", extra.get("autoscaling")), **common), *defaults)
 
 
 def _texts(name: str, value: Any) -> dict[str, str]:
@@ -125,10 +139,18 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return given
 
 
-def _verify(value: Any) -> bool | str:
+def _flag(name: str, value: Any) -> bool:
+    """The form gives a flag as text."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    words = {"": False, "false": False, "true": True}
+    if not isinstance(value, str) or value.lower() not in words:
+        raise SpecError(f"{name}: got {shown(value)} in the connection's extra; expected true or false")
+    return words[value.lower()]
+
+
+def _verify(value: Any) -> Any:
+    """The form gives it as text; what is neither a flag nor text the cluster refuses."""
     if value is None or value == "":
         return True
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "false": False}
-    return words.get(str(value).lower(), str(value))
+    return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value

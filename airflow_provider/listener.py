@@ -7,16 +7,26 @@ run, and in the scheduler when a task is lost or a DAG run ends (also by its tim
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import logging
-import threading
 from typing import Any
 
 from airflow.listeners import hookimpl
 
 from airflow_provider.common import RUN_KEY, over
 
+#: Runs whose end is waited for at once, and seconds that one is waited for: the run directory says already that the run is
+#: to stop, which its driver obeys when its cluster cannot be reached from here.
+AT_ONCE, PATIENCE_S = 8, 600.0
+
 logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def _places(loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+    return asyncio.Semaphore(AT_ONCE)
 
 
 @hookimpl
@@ -62,29 +72,37 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     runs = [json.loads(value) for value in session.scalars(query).all()]
 
     def cancel_them(_: Any) -> None:
-        # in threads: a person waits for the page, and the scheduler's loop for this
+        from plugin_core.sync import in_background
+
+        # not here: a person waits for the page, and the scheduler's loop for this
         for run in runs:
             if isinstance(run, dict) and "uri" in run:
-                threading.Thread(target=_cancel, args=(run["uri"], run["ray_conn_id"]), daemon=True).start()
+                in_background(_cancel(run["uri"], run["ray_conn_id"]))
 
     # once the task's state is to be seen: the trigger whose attempt is cancelled asks for it (`Supervisor.wanted`)
     event.listen(session, "after_commit", cancel_them, once=True)
 
 
-def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
-    """Cancel what lives of a run. Blocks until its processes are gone."""
+async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
+    """Cancel what lives of a run, and wait until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
     from plugin_core.rundir import RunDir
-    from plugin_core.supervisor import cancel
+    from plugin_core.supervisor import acancel
+    from plugin_core.sync import Threads, in_thread
 
     try:
-        rundir = RunDir.at(run_uri)
-        attempt = rundir.latest()
-        if not attempt or rundir.end(attempt) is not None:
+        rundir, threads = RunDir.at(run_uri), Threads.of(run_uri)
+        attempt = await threads(rundir.latest)
+        if not attempt or await threads(rundir.end, attempt) is not None:
             return
         # said where the driver reads it: this holds whatever happens next
-        rundir.cancel(attempt)
-        logger.info("%s: %s", run_uri, cancel(rundir, RayJobsHook(ray_conn_id).get_cluster()))
+        await threads(rundir.cancel, attempt)
+        async with _places(asyncio.get_running_loop()):
+            cluster = await in_thread(lambda: RayJobsHook(ray_conn_id).get_cluster())
+            outcome = await asyncio.wait_for(acancel(rundir, cluster, attempt), PATIENCE_S)
+        logger.info("%s: %s", run_uri, outcome)
+    except TimeoutError:
+        logger.warning("%s: told to stop, which could not be seen within %.0f s", run_uri, PATIENCE_S)
     except Exception:
-        # the trigger or the task's process may cancel too; an error here must not end a thread of the server unheard
+        # the trigger or the task's process may cancel too; an error here must not get lost
         logger.exception("%s could not be cancelled", run_uri)

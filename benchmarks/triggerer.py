@@ -180,13 +180,13 @@ def write(pipe: Connection, uris: list[str]) -> None:
     due = [(began + first_entry(number), number, beat) for number in range(len(uris)) for beat in (True, False)]
     for number, step in enumerate(steps):
         replace(step / "journal/001-0001.jsonl", segments[number])
-        replace(step / "heartbeat/001.json", b'{"counter": 0, "phase": "training"}')
+        replace(step / "attempts/001.beat.json", b'{"counter": 0, "phase": "training"}')
     heapq.heapify(due)
     for turn in itertools.count(1):
         at, number, beat = due[0]
         time.sleep(max(0.0, at - time.monotonic()))
         if beat:
-            replace(steps[number] / "heartbeat/001.json", b'{"counter": %d, "phase": "training"}' % turn)
+            replace(steps[number] / "attempts/001.beat.json", b'{"counter": %d, "phase": "training"}' % turn)
         else:
             segments[number] += entry(turn)
             replace(steps[number] / "journal/001-0001.jsonl", segments[number])
@@ -208,10 +208,17 @@ def replace(file: Path, data: bytes) -> None:
 def stub(pipe: Connection) -> None:
     """The Jobs API of a head whose every job runs."""
     line = "(RayTrainWorker pid=1234, ip=10.0.0.1) epoch 12 step 3456 loss 0.1234 accuracy 0.9876\n"
-    job = {"type": "SUBMISSION", "status": "RUNNING", "entrypoint": "python -m plugin_core.driver", "message": "It runs."}
+    job = {
+        "type": "SUBMISSION",
+        "status": "RUNNING",
+        "entrypoint": "python -m plugin_core.driver",
+        "message": "It runs.",
+        "driver_node_id": "stub",
+    }
     version = {"version": "4", "ray_version": "2.60.0", "session_name": "session_stub"}
-    answers = {"version": version, "logs": {"logs": line * (LOG_BYTES // len(line))}, "stop": {"stopped": True}}
+    answers = {"version": version, "stop": {"stopped": True}}
     bodies = {name: json.dumps(answer).encode() for name, answer in answers.items()}
+    bodies["file"] = (line * (LOG_BYTES // len(line))).encode()  # /api/v0/logs/file
 
     async def answer(request: web.Request) -> web.Response:
         await asyncio.sleep(API_S)

@@ -9,7 +9,11 @@ Nothing heavy is imported here: names load on first use, so that an engine's par
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("ray-train-workflows runs under Linux and macOS; on Windows run it in WSL")
 
 if TYPE_CHECKING:
     from plugin_core.artifacts import artifact_directory as artifact_directory

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +17,21 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from plugin_core.clusters import Cluster, LocalCluster, RayCluster
+from plugin_core.display import plain
 from plugin_core.errors import RayTrainWorkflowsError, StepError
 
-app = typer.Typer(help="Distributed training as a workflow step.", no_args_is_help=True, add_completion=False)
+# locals may hold a token
+app = typer.Typer(
+    help="Distributed training as a workflow step.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
 cluster_app = typer.Typer(help="The embedded local Ray cluster.", no_args_is_help=True)
 app.add_typer(cluster_app, name="cluster")
 err = Console(stderr=True, highlight=False)
@@ -32,15 +42,22 @@ Token = Annotated[str | None, typer.Option(help="Ray auth token", envvar="RAY_AU
 
 
 def main() -> None:
-    sys.path.insert(0, os.getcwd())  # "mymodule:function" in a spec is looked up beside it, as `python -m` would
+    # "mymodule:function" in a spec is looked up here too, but last: no file that lies here takes a package's place
+    here = os.getcwd()
+    sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]
     try:
         app()
     except RayTrainWorkflowsError as exc:
         details = exc.details if isinstance(exc, StepError) else ""
         if details:
-            err.print(details, markup=False)
-        err.print(f"{type(exc).__name__}: {exc.message}", markup=False, soft_wrap=True)
+            err.print(plain(details), markup=False)
+        err.print(f"{type(exc).__name__}: {plain(exc.message)}", markup=False, soft_wrap=True)
         sys.exit(exc.exit_code)
+
+
+def _cell(value: str) -> Text:
+    """Text for a table as it is: rich takes `[…]` in a str for its markup."""
+    return Text(plain(value))
 
 
 def _cluster(address: str | None, token: str | None) -> Cluster:
@@ -57,13 +74,13 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
 ) -> None:
     """Run a step to its result; called again under the same name, attach to it, resume it, or return its result."""
-    from plugin_core.rundir import RunDir
+    from plugin_core.rundir import RunDir, run_name
     from plugin_core.specs import load_spec
     from plugin_core.supervisor import Event
     from plugin_core.supervisor import run as run_spec
 
     spec = load_spec(spec_file)
-    spec = spec.with_name(name or spec.run_config.name or spec_file.stem, storage)
+    spec = spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage)
 
     def show(event: Event) -> None:
         if event.kind == "log":
@@ -75,7 +92,8 @@ def run(
         result = run_spec(spec, _cluster(address, token), None if quiet else show)
     except KeyboardInterrupt:
         uri = RunDir.of(spec).uri
-        err.print(f"detached; the run goes on. The same command attaches again, `raytrain cancel '{uri}'` stops it")
+        again = f"detached; the run goes on. The same command attaches again, `raytrain cancel {shlex.quote(uri)}` stops it"
+        err.print(again, markup=False, soft_wrap=True)
         sys.exit(130)
     print(result.model_dump_json(indent=1))
 
@@ -83,26 +101,25 @@ def run(
 @app.command()
 def status(run: Run) -> None:
     """What a run is doing, from its directory alone."""
-    from plugin_core.journal import read_reports
+    from plugin_core.history import History
     from plugin_core.rundir import RunDir
 
     rundir = RunDir.at(run)
     record = rundir.read_record()
-    table = Table("", rundir.uri, show_header=True)
-    table.add_row("kind", record["kind"])
+    table = Table("", escape(plain(rundir.uri)), show_header=True)
+    table.add_row("kind", _cell(record["kind"]))
     intent = rundir.intent()
     if intent.cancel_through:
         table.add_row("cancelled", f"attempts up to {intent.cancel_through}")
     for attempt in rundir.receipts():
         receipt, end, beat = rundir.receipt(attempt), rundir.end(attempt), rundir.heartbeat(attempt)
         state = f"{end.outcome} {end.message}".strip() if end else (f"{beat.phase}" if beat else "submitted")
-        table.add_row(f"attempt {attempt}", f"{state} ({receipt.submission_id if receipt else '?'})")
-    reports = read_reports(rundir)
-    table.add_row("reports", str(len(reports)))
-    if reports:
-        table.add_row("last report", json.dumps(reports[-1]["metrics"]))
-    checkpoints = [entry["checkpoint"] for entry in reports if entry["checkpoint"]]
-    table.add_row("last checkpoint", checkpoints[-1] if checkpoints else "none")
+        table.add_row(f"attempt {attempt}", _cell(f"{state} ({receipt.submission_id if receipt else '?'})"))
+    history = History.read(rundir)
+    table.add_row("reports", str(history.reports))
+    if history.reports:
+        table.add_row("last report", _cell(json.dumps(history.metrics)))
+    table.add_row("last checkpoint", _cell(history.last_checkpoint or "none"))
     table.add_row("result", "yes" if rundir.result() is not None else "no")
     Console().print(table)
 
@@ -117,7 +134,8 @@ def checkpoints(run: Run) -> None:
     rundir.read_record()
     table = Table("checkpoint", "metrics", "state", "kept for")
     for entry in of_run(rundir):
-        table.add_row(entry.name, json.dumps(entry.metrics), entry.state, ", ".join(entry.kept_for))
+        row = (entry.name, json.dumps(entry.metrics), entry.state, ", ".join(entry.kept_for))
+        table.add_row(*map(_cell, row))
     Console().print(table)
 
 
@@ -131,16 +149,18 @@ def prune(
     """The checkpoints of old runs that nobody needs: never of a run that may live, never one that is pinned."""
     from datetime import timedelta
 
-    from plugin_core.retention import prunable
+    from plugin_core.retention import abort_uploads, prunable
     from plugin_core.retention import prune as prune_one
     from plugin_core.storage import Location
 
-    count = 0
-    for rundir, name in prunable(Location.of(storage), timedelta(days=older_than_days), also_results):
+    place, age, count = Location.of(storage), timedelta(days=older_than_days), 0
+    for rundir, name in prunable(place, age, also_results):
         if not delete or prune_one(rundir, name):
             print(rundir.location.child(name).uri)
             count += 1
     err.print(f"{count} checkpoints {'deleted' if delete else 'may go; --delete deletes them'}")
+    if delete and (aborted := abort_uploads(place, age)):
+        err.print(f"{aborted} unfinished uploads of killed processes aborted")
 
 
 @app.command()
@@ -167,7 +187,22 @@ def logs(run: Run, address: Address = None, token: Token = None) -> None:
     receipt = rundir.receipt(rundir.latest())
     if receipt is None:
         raise SpecError(f"run: given {rundir.uri!r}, which has no attempt; accepted is a run that was submitted")
-    print(_with_client(_cluster(address, token), lambda client: client.logs(receipt.submission_id)))
+    _with_client(_cluster(address, token), lambda client: _print_log(client, receipt.submission_id))
+
+
+async def _print_log(client: Any, submission_id: str) -> None:
+    from plugin_core.joblog import Text
+
+    job = await client.job(submission_id)
+    if job is None or not job.node_id:
+        return
+    stream, text = await client.open_log(job), Text()
+    try:
+        while data := await stream.read():
+            print(plain(text.feed(data)), end="")
+        print(plain(text.feed(b"")))
+    finally:
+        stream.close()
 
 
 @app.command()
@@ -203,7 +238,7 @@ def doctor(
     table, good = Table("check", "", "finding"), True
     for check in checks(_cluster(address, token), storage):
         good &= check.good
-        table.add_row(check.name, "ok" if check.good else "[red]wrong[/red]", check.finding)
+        table.add_row(check.name, "ok" if check.good else "[red]wrong[/red]", _cell(check.finding))
     Console().print(table)
     sys.exit(0 if good else 2)
 

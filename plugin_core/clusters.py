@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import socket
 import sys
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Protocol, Self
 
-from plugin_core.errors import InfeasibleError, SpecError
+from annotated_types import Ge
+
+from plugin_core.errors import InfeasibleError
 from plugin_core.jobs import JobsClient
+from plugin_core.options import Files, Headers, Token, Units, Word, check_options
+from plugin_core.references import CLUSTERS, check_address, is_known_cluster
 from plugin_core.specs import BatchInferSpec, Evaluation, RetrainSpec, StepSpec, TrainSpec, TuneSpec
+from plugin_core.specs.fields import Flag, Seconds
+from plugin_core.specs.runtime_env import Variables
+
+logger = logging.getLogger(__name__)
 
 
 class Cluster(Protocol):
@@ -49,7 +56,9 @@ class Cluster(Protocol):
         """A run on it is over. Raises one of CLUSTER_ERRORS."""
         ...
 
-    def driver_command(self) -> str: ...
+    def driver_command(self) -> list[str]:
+        """The words that start the driver there, to be quoted for a shell."""
+        ...
 
     def reference(self) -> dict[str, Any]:
         """How `find` makes it again in another process; without secrets."""
@@ -84,28 +93,29 @@ class RayCluster(Standing):
     """
 
     address: str
-    token: str | None = field(default=None, repr=False)
-    headers: dict[str, str] = field(default_factory=dict, repr=False)
-    verify: bool | str = True
-    autoscaling: bool = False
-    python: str = "python"
-    env_vars: dict[str, str] = field(default_factory=dict, repr=False)
-    env_files: dict[str, str] = field(default_factory=dict, repr=False)
+    token: Token | None = field(default=None, repr=False)
+    headers: Headers = field(default_factory=dict, repr=False)
+    verify: Flag | Word = True
+    autoscaling: Flag = False
+    python: Word = "python"
+    env_vars: Variables = field(default_factory=dict, repr=False)
+    env_files: Files = field(default_factory=dict, repr=False)
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        if urlsplit(self.address).scheme not in ("http", "https") or not urlsplit(self.address).netloc:
-            raise SpecError(f"address: given {self.address!r}; accepted is a URL like http://host:8265")
+        check_options(self)
+        check_address("address", self.address)
 
     @property
     def identity(self) -> str:
         return self.address.rstrip("/")
 
     async def connect(self) -> JobsClient:
-        return JobsClient(self.address, self.token or os.environ.get("RAY_AUTH_TOKEN"), self.headers, self.verify)
+        token = os.environ.get("RAY_AUTH_TOKEN") if self.token is None else self.token
+        return JobsClient(self.address, token, self.headers, self.verify)
 
-    def driver_command(self) -> str:
-        return f"{self.python} -m plugin_core.driver"
+    def driver_command(self) -> list[str]:
+        return [self.python, "-m", "plugin_core.driver"]
 
     def reference(self) -> dict[str, Any]:
         return {"address": self.address, "verify": self.verify, "python": self.python}
@@ -120,19 +130,22 @@ class LocalCluster(Standing):
     workers and Ray Data fit on a small machine). `env_vars`, `env_files`: as in RayCluster.
     """
 
-    num_cpus: int | None = None
-    num_gpus: int | None = None
-    idle_timeout_s: float = 300.0
-    env_vars: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
-    env_files: dict[str, str] = field(default_factory=dict, repr=False, hash=False)
+    num_cpus: Annotated[Units, Ge(1)] | None = None
+    num_gpus: Units | None = None
+    idle_timeout_s: Seconds = 300.0
+    env_vars: Variables = field(default_factory=dict, repr=False, hash=False)
+    env_files: Files = field(default_factory=dict, repr=False, hash=False)
     autoscaling: bool = field(default=False, init=False)
     shares_this_machine: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @property
     def identity(self) -> str:
         from plugin_core import local_head
 
-        return f"local head of {socket.gethostname()}:{local_head.state_dir()}"
+        return local_head.identity()
 
     async def connect(self) -> JobsClient:
         from plugin_core import local_head
@@ -145,21 +158,39 @@ class LocalCluster(Standing):
 
         return local_head.current() is not None
 
-    def driver_command(self) -> str:
-        return f"{sys.executable} -m plugin_core.driver"
+    def driver_command(self) -> list[str]:
+        return [sys.executable, "-m", "plugin_core.driver"]
 
 
 def find(reference: dict[str, Any]) -> Cluster:
-    """The cluster of this `reference`; its secrets, if it takes any, come from the environment."""
+    """The cluster of this `reference`, which was read from an artifact. It gets the token of the environment only if the
+    installation names its address (see `references.is_known_cluster`). Raises SpecError."""
     if kuberay := reference.get("kuberay"):
-        from plugin_core.kuberay import from_json
+        from plugin_core.kuberay import from_reference
 
-        return from_json(kuberay)
-    return RayCluster(**reference) if reference else LocalCluster()
+        return from_reference(kuberay)
+    if not reference:
+        return LocalCluster()
+    given = {name: reference[name] for name in ("address", "verify", "python") if name in reference}
+    cluster = RayCluster(**given)
+    if is_known_cluster(cluster.address):
+        return cluster
+    logger.warning(
+        "%s stands in an artifact alone, so it gets no token; to let it have RAY_AUTH_TOKEN, list it in %s",
+        cluster.address,
+        CLUSTERS,
+    )
+    return replace(cluster, token="", verify=True)
 
 
-def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
-    """What the step takes at once at the least, one dict a process (CPUs and GPUs; Ray's units for the rest)."""
+#: Processes of one shape: how many, and what each takes (CPUs and GPUs; Ray's units for the rest).
+Bundle = tuple[int, dict[str, float]]
+#: Ray Data reads on CPUs that the workers leave free; with none left it waits for ever.
+_READING: Bundle = (1, {"CPU": 1.0})
+
+
+def required_bundles(spec: StepSpec) -> list[Bundle]:
+    """What the step takes at once at the least."""
     if isinstance(spec, TuneSpec):
         return required_bundles(spec.train)  # of one trial
     if isinstance(spec, RetrainSpec):
@@ -167,21 +198,21 @@ def required_bundles(spec: StepSpec) -> list[dict[str, float]]:
         return max(required_bundles(spec.train), required_bundles(spec.evaluate), key=lambda b: together(b).get("CPU", 0.0))
     if isinstance(spec, TrainSpec):
         scaling = spec.scaling_config
-        bundles = [scaling.worker_resources() for _ in range(scaling.worker_range[0])]
-        # Ray Data reads on CPUs that the workers leave free; with none left it waits for ever
-        return [*bundles, {"CPU": 1.0}] if spec.datasets else bundles
+        workers = (scaling.worker_range[0], scaling.worker_resources())
+        return [workers, _READING] if spec.datasets else [workers]
     if isinstance(spec, Evaluation) and spec.evaluate is not None:
-        own = [{"CPU": spec.num_cpus, "GPU": spec.num_gpus}]
-        return [*own, {"CPU": 1.0}] if spec.dataset else own
+        own = (1, {"CPU": spec.num_cpus, "GPU": spec.num_gpus})
+        return [own, _READING] if spec.dataset else [own]
     if isinstance(spec, (Evaluation, BatchInferSpec)):
         actors = spec.concurrency[0] if isinstance(spec.concurrency, tuple) else spec.concurrency
-        return [{"CPU": spec.num_cpus, "GPU": spec.num_gpus} for _ in range(actors)] + [{"CPU": 1.0}]
+        return [(actors, {"CPU": spec.num_cpus, "GPU": spec.num_gpus}), _READING]
     return []
 
 
-def together(bundles: list[dict[str, float]]) -> dict[str, float]:
+def together(bundles: list[Bundle]) -> dict[str, float]:
     """What these processes take in sum."""
-    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in {name for b in bundles for name in b}}
+    names = {name for _, bundle in bundles for name in bundle}
+    return {name: sum(count * bundle.get(name, 0.0) for count, bundle in bundles) for name in names}
 
 
 def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
@@ -199,7 +230,7 @@ def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
                 f"{_resource_field(spec)}: infeasible, the step takes {wanted:g} {name}"
                 f"{_explain(spec, name)}; accepted is up to {have.get(name, 0.0):g} {name}, all that the cluster has"
             )
-    for bundle in bundles:
+    for _, bundle in bundles:
         if not any(
             all(node.get("resources_total", {}).get(name, 0.0) >= amount for name, amount in bundle.items() if amount)
             for node in nodes

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from plugin_core.errors import EXIT_NOT_SHARED, TERMINATED
+from plugin_core.errors import EXIT_NOT_HANDED_OVER, EXIT_NOT_SHARED, TERMINATED, SpecError
 from plugin_core.rundir import AttemptEnd
 
 
@@ -35,6 +35,8 @@ class Job(Enum):
 
 LIVE = frozenset({Job.PENDING, Job.RUNNING})
 TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
+#: How a job exits whose driver refused its storage, or whose shell found no Python: the next one would do the same.
+NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
 
 @dataclass(frozen=True)
@@ -164,9 +166,12 @@ def _terminal_without_end(seen: Observed) -> Action:
             " the cluster; accepted is storage that both sides see (s3://, or a shared file system)"
         )
         return Action(Do.FAIL, why, "spec_error")
+    if seen.job_exit_code in NEVER_BEGAN and seen.ours:
+        return Action(Do.FAIL, f"the driver on the cluster could not begin: {seen.job_message[-500:]}", "spec_error")
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
         return Action(Do.FAIL, f"runtime_env: the cluster cannot set it up: {seen.job_message[-500:]}", "spec_error")
-    if not seen.heartbeat_silent:
+    never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER
+    if not seen.heartbeat_silent and not never_began:
         return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat may still move")
     if seen.actors_alive:
         return Action(Do.WAIT, f"Ray says {seen.job.value}, but actors of the job still live")
@@ -176,6 +181,10 @@ def _terminal_without_end(seen: Observed) -> Action:
         return Action(Do.SUBMIT_NEXT, "an earlier call's attempt is over without a word; going on with the run")
     if seen.job is Job.STOPPED:
         return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
+    if never_began:
+        return _lost(
+            seen, "the job started so late that Ray had deleted what was handed over to it (the cluster's env_vars)"
+        )
     return _lost(seen, f"the job is {seen.job.value} without having recorded an end: {seen.job_message[-300:]}")
 
 
@@ -190,7 +199,7 @@ def _out_of_sight(seen: Observed) -> Action:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if not gone and not seen.gave_up_on_cluster:
         return Action(Do.WAIT, f"{unasked}, which does not mean that the job is dead")
-    why = "the cluster that ran it is gone" if gone else "its cluster was unreachable for limits.unreachable_timeout_s"
+    why = "the cluster that ran it is gone" if gone else f"{unasked}, and limits.unreachable_timeout_s is over"
     if seen.attempt_unwanted:
         return Action(Do.SUBMIT_NEXT, f"an earlier call cancelled its attempt, and {why}; going on with the run")
     return _lost(seen, why)

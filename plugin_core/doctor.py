@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import platform
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from plugin_core.clusters import Cluster
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.kuberay import KubeRayCluster
+from plugin_core.proof import prove
 from plugin_core.storage import Location, default_storage_path
 
 PACKAGES = ("ray-train-workflows", "ray", "torch", "xgboost", "xgboost-cpu", "prefect", "apache-airflow", "boto3")
@@ -42,13 +42,9 @@ def _versions() -> Iterator[str]:
 
 def _storage(uri: str) -> Check:
     try:
-        probe = Location.of(uri).child(f".raytrain-probe-{uuid.uuid4().hex[:8]}")
-        first, second = probe.child("x").create(b"1"), probe.child("x").create(b"2")
-        probe.delete_dir()
+        prove(Location.of(uri))
     except RayTrainWorkflowsError as exc:
         return Check("storage", False, exc.message)
-    if not first or second:
-        return Check("storage", False, f"{uri}: create-if-absent does not hold there, so two attempts could both start")
     return Check("storage", True, f"{uri} can be written, and create-if-absent holds")
 
 

@@ -1,4 +1,4 @@
-"""The driver: `python -m plugin_core.driver RUN_URI ATTEMPT NONCE`, one attempt of a run, on the cluster.
+"""The driver: `python -m plugin_core.driver RUN_URI ATTEMPT NONCE CODE`, one attempt of a run, on the cluster.
 
 It obeys the run directory: it stops when a higher attempt exists (the fence), when cancel is wanted, and when the step's
 time is over. It writes the heartbeat, the attempt's end and, last of all, the result.
@@ -7,6 +7,7 @@ time is over. It writes the heartbeat, the attempt's end and, last of all, the r
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import json
 import logging
 import os
@@ -15,10 +16,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from plugin_core import env_files
-from plugin_core.errors import EXIT_NOT_SHARED, FencedError, RayTrainWorkflowsError, StorageError
+from plugin_core import run_code, takeover
+from plugin_core.errors import (
+    EXIT_NOT_HANDED_OVER,
+    EXIT_NOT_SHARED,
+    FencedError,
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    SpecError,
+    StorageError,
+)
 from plugin_core.fence import Fence
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, RunDir
@@ -28,6 +37,10 @@ from plugin_core.steps.shared import check_shared
 from plugin_core.storage import be_patient
 from plugin_core.tracking import note_origin, stop_tracking
 from plugin_core.watch import Watch, signal_pipe
+
+#: Seconds that the process may take to exit after its attempt; what hangs then (an exit handler, a thread of a library) is
+#: written to the log and ended.
+EXIT_S = 30.0
 
 logger = logging.getLogger("raytrain.driver")
 _temporary: list[Path] = []
@@ -39,11 +52,12 @@ def run_attempt(
     connect: Callable[[dict[str, Any]], None],
     stop: Callable[[RayTrainWorkflowsError, float], None],
     signals: int | None = None,
+    code: str = "",
 ) -> AnyResult:
     """Run one attempt in this process and record how it ended.
 
     `connect` joins a Ray with the runtime_env it is given; `stop` ends the step from the watching thread, with the
-    error and the seconds the attempt took.
+    error and the seconds the attempt took. `code`: the digest of the code that it may run.
     """
     from plugin_core.failures import classify
 
@@ -51,8 +65,11 @@ def run_attempt(
     with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
         try:
             watch.look()
+            run_code.hold(rundir, code)
+            spec = rundir.read_spec()
             connect(_ship_sources(rundir, spec.runtime_env))
             check_shared(rundir)
+            _abort_uploads(rundir, attempt)
             if spec.tracking:
                 note_origin(rundir)
             context = StepContext(
@@ -65,7 +82,9 @@ def run_attempt(
             )
             result = run_step(context)
             watch.look()
-            result = rundir.write_result(result)
+            _abort_uploads(rundir, attempt)  # of workers that were killed on the way
+            warnings = [takeover.masked(warning) for warning in result.warnings]
+            result = rundir.write_result(result.model_copy(update={"warnings": warnings}) if warnings else result)
         except Exception as exc:
             error = classify(exc)
             _record(rundir, attempt, _end(error, watch.elapsed_s))
@@ -77,7 +96,8 @@ def run_attempt(
 
 
 def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
-    return AttemptEnd(error.outcome, error.message, getattr(error, "details", ""), round(elapsed_s, 1))
+    message, details = map(takeover.masked, (error.message, getattr(error, "details", "")))
+    return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1))
 
 
 def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
@@ -91,6 +111,17 @@ def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
         logger.error("how this attempt ended (%s) cannot be recorded: %s", end.outcome, exc.message)
 
 
+def _abort_uploads(rundir: RunDir, attempt: int) -> None:
+    """What killed processes left of uploads in parts, which nobody sees and which costs. None is under way here: earlier
+    attempts are fenced, this one has no workers."""
+    Fence(rundir.uri, attempt).check()
+    try:
+        if count := rundir.location.abort_uploads():
+            logger.info("%d unfinished uploads of killed processes were aborted", count)
+    except StorageError as exc:
+        logger.warning("%s", exc.message)
+
+
 def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:
     """Unpack the modules that travel with the step; returns the runtime_env that takes them to every Ray worker."""
     shipped = rundir.read_sources()
@@ -100,8 +131,13 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
     _temporary.append(folder)
     modules = unpack(shipped, folder)
     sys.path.insert(0, str(folder))
-    own = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env", {})
-    return {"py_modules": [*modules, *own.get("py_modules", runtime_env.get("py_modules", []))]}
+    return {"py_modules": [*modules, *_jobs_own().get("py_modules", runtime_env.get("py_modules", []))]}
+
+
+def _jobs_own() -> dict[str, Any]:
+    """The runtime_env that the job was submitted with."""
+    own: dict[str, Any] = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env") or {}
+    return own
 
 
 @atexit.register
@@ -114,15 +150,34 @@ def _connect_job(runtime_env: dict[str, Any]) -> None:
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
     import ray
 
+    if takeover.VARIABLE in os.environ:
+        runtime_env = {**runtime_env, **takeover.workers_runtime_env(_jobs_own())}
     ray.init(address="auto", runtime_env=runtime_env or None, log_to_driver=True)
 
 
-def main(uri: str, attempt: int, nonce: str) -> int:
+def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
     """One attempt as a Ray job; the exit code tells the class of error."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    env_files.write()
-    rundir = RunDir.at(uri)
-    receipt = rundir.receipt(attempt)
+    handler = logging.StreamHandler()
+    handler.setFormatter(takeover.Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        takeover.take()
+    except InfrastructureError as exc:
+        print(exc.message, file=sys.stderr)  # without the storage's credentials there is no place to record it
+        return EXIT_NOT_HANDED_OVER
+    try:
+        return _main(uri, attempt, nonce, code)
+    finally:
+        takeover.end()
+
+
+def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
+    try:
+        rundir = RunDir.at(uri)
+        receipt = rundir.receipt(attempt)
+    except SpecError as exc:  # this node cannot open the storage, so there is no place to record it
+        print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
+        return exc.exit_code
     if receipt is None:
         print(f"run_config.storage_path: {uri} holds no receipt of this attempt as seen from this node: the path is not"
               " shared with the cluster", file=sys.stderr)  # fmt: skip
@@ -133,25 +188,31 @@ def main(uri: str, attempt: int, nonce: str) -> int:
 
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
         # from the watching thread: the main thread may be deep inside Ray, so end the process; Ray ends its actors
-        print(f"stopping: {error.message}", file=sys.stderr, flush=True)
+        print(f"stopping: {takeover.masked(error.message)}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
         stop_tracking(error)
+        takeover.end()
         _clean_up()  # os._exit runs none of what waits for the exit
         os._exit(error.exit_code)
 
     try:
-        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe())
+        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code)
     except RayTrainWorkflowsError as exc:
-        print(getattr(exc, "details", "") or "", file=sys.stderr)
-        print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
+        print(takeover.masked(getattr(exc, "details", "") or ""), file=sys.stderr)
+        print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
         return exc.exit_code
     print(f"result: {result.reference().model_dump_json()}")
     return 0
 
 
-if __name__ == "__main__":
-    be_patient()
-    code = main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+def leave(code: int) -> NoReturn:
+    """Exit, in `EXIT_S` at most."""
+    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a thread of C: it needs neither the GIL nor the main thread
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    be_patient()
+    leave(main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:5]))

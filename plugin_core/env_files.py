@@ -1,7 +1,8 @@
-"""Files that go along with a job's submit, as a tracker's credentials file: kept in no spec, log or run directory.
+"""Files whose content must outlive no process: credentials files that a variable names.
 
-On the cluster the variable NAME holds the path of a file with the content given for it, which only the job's own user can
-read. The content travels as an environment variable of the job, so it is short.
+On Linux they lie in the memory of the process. `/proc/PID/fd/N` opens them in the process, in its threads and in what it
+starts; nobody but its user can, and nothing is left of them when it ends, however it ends. Elsewhere they are temporary
+files of the owner's alone, which are removed when the process ends, but not when it is killed.
 """
 
 from __future__ import annotations
@@ -12,26 +13,43 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from plugin_core.errors import SpecError
-
-_PREFIX = "RAYTRAIN_FILE_"
-#: Linux allows 128 KiB for one variable (MAX_ARG_STRLEN).
-MAX_CHARS = 65_536
+_on_disk: list[Path] = []
 
 
-def as_variables(files: Mapping[str, str]) -> dict[str, str]:
-    """The variables in which the files travel. Raises SpecError where one is too large."""
-    for name, content in files.items():
-        if len(content) > MAX_CHARS:
-            raise SpecError(f"env_files.{name}: given {len(content)} characters; accepted are at most {MAX_CHARS}")
-    return {f"{_PREFIX}{name}": content for name, content in files.items()}
+def install(files: Mapping[str, str]) -> None:
+    """Make the files, and set the variables that name them."""
+    for variable, content in files.items():
+        os.environ[variable] = _in_memory(variable, content) or _temporary(content)
 
 
-def write() -> None:
-    """In a process of the job: write the files, for as long as it lives, and set the variables that name them."""
-    for variable in [variable for variable in os.environ if variable.startswith(_PREFIX)]:
-        descriptor, path = tempfile.mkstemp(prefix="raytrain-")  # readable by its owner alone
-        atexit.register(Path(path).unlink, missing_ok=True)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(os.environ.pop(variable))
-        os.environ[variable.removeprefix(_PREFIX)] = path
+def _in_memory(name: str, content: str) -> str | None:
+    """The path of a file in memory; None where this system has none that others could open."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        descriptor = os.memfd_create(name[:200])
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        file.write(content)
+    os.fchmod(descriptor, 0o400)
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    if not os.path.exists(path):
+        os.close(descriptor)
+        return None
+    return path
+
+
+def _temporary(content: str) -> str:
+    descriptor, path = tempfile.mkstemp(prefix="raytrain-")  # readable by its owner alone
+    _on_disk.append(Path(path))
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    return path
+
+
+@atexit.register
+def remove() -> None:
+    """Remove what is on disk; for a process that ends without running its exit functions."""
+    while _on_disk:
+        _on_disk.pop().unlink(missing_ok=True)

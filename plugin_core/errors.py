@@ -25,6 +25,8 @@ word under which an attempt's end is recorded (`outcome`).
 
 from __future__ import annotations
 
+from plugin_core.display import plain
+
 
 class RayTrainWorkflowsError(Exception):
     retryable: bool = False
@@ -142,9 +144,13 @@ class FencedError(StepError):
 #: The driver found no receipt under its run URI: the storage is not shared between orchestrator and cluster. It has
 #: no place to record that, so it says it by its exit code alone.
 EXIT_NOT_SHARED = 16
+#: What was handed over to the job is gone, so its driver cannot reach the storage either.
+EXIT_NOT_HANDED_OVER = 19
 #: The outcome of an attempt whose driver got a SIGTERM. Whether somebody stopped the job or its node went down is for the
 #: supervisor to tell, by what Ray says of the job.
 TERMINATED = "terminated"
+#: The outcome of an attempt that the cluster took no job of: nothing ran, and another spec may still take the run's name.
+REFUSED = "refused"
 
 _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
     cls.outcome: cls
@@ -163,5 +169,6 @@ _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
 
 def from_outcome(outcome: str, message: str, details: str = "") -> RayTrainWorkflowsError:
     """The error that an attempt recorded as its end, as an exception again."""
-    cls = _BY_OUTCOME.get(outcome, SpecError if outcome == SpecError.outcome else StepError)
+    message, details = plain(message), plain(details)
+    cls = _BY_OUTCOME.get(outcome, SpecError if outcome in (SpecError.outcome, REFUSED) else StepError)
     return cls(message, details) if issubclass(cls, StepError) else cls(message)

@@ -34,6 +34,10 @@ class Fence:
             if cached and self._looked is not None and time.monotonic() - self._looked < CACHE_S:
                 return
             before = time.monotonic()
-            if self._next.exists():
-                raise FencedError(f"a later attempt owns {self.run_uri} now; attempt {self.attempt} writes nothing more")
+            self.judge(self.attempt + self._next.is_file())
             self._looked = before
+
+    def judge(self, latest: int) -> None:
+        """The same, by the newest attempt that somebody else has looked up."""
+        if latest > self.attempt:
+            raise FencedError(f"a later attempt owns {self.run_uri} now; attempt {self.attempt} writes nothing more")

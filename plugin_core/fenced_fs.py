@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import logging
 import posixpath
+import time
 from typing import Any
 
 from pyarrow import NativeFile, PythonFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, PyFileSystem
 
+from plugin_core import manifest
 from plugin_core.errors import FencedError
-from plugin_core.fence import Fence
+from plugin_core.fence import CACHE_S, Fence
 from plugin_core.journal import flush_writers
 from plugin_core.pins import pinned
 from plugin_core.rundir import RunDir
@@ -57,7 +59,10 @@ class _FencedHandler(FileSystemHandler):
         self._key = (run_uri, attempt, place)
         self._fence = Fence(run_uri, attempt)
         self._run = Location.of(run_uri)
-        self._fs: FileSystem = Location.of(place).fs
+        self._place = Location.of(place)
+        self._fs: FileSystem = self._place.fs
+        self._there: dict[str, FileInfo] = {}
+        self._looked: float | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _FencedHandler, self._key
@@ -78,8 +83,22 @@ class _FencedHandler(FileSystemHandler):
         return normal
 
     def get_file_info(self, paths: list[str]) -> list[FileInfo]:
-        found: list[FileInfo] = self._fs.get_file_info(paths)
-        return found
+        known = {path: info for path in paths if (info := self._checkpoint(path.rstrip("/"))) is not None}
+        others = [path for path in paths if path not in known]
+        known.update(zip(others, self._fs.get_file_info(others) if others else [], strict=True))
+        return [known[path] for path in paths]
+
+    def _checkpoint(self, path: str) -> FileInfo | None:
+        """A checkpoint of the run as it was listed a moment ago. Before training Ray asks for each that there is, one after
+        the other (ray 2.60): one listing answers for thousands. None: not among them, so ask."""
+        folder, name = posixpath.split(path)
+        if folder != self._run.path or not manifest.NAME.search(name):
+            return None
+        if self._looked is None or time.monotonic() - self._looked > CACHE_S:
+            found = self._fs.get_file_info(FileSelector(self._run.path, allow_not_found=True))
+            self._there = {info.base_name: info for info in found}
+            self._looked = time.monotonic()
+        return self._there.get(name)
 
     def get_file_info_selector(self, selector: FileSelector) -> list[FileInfo]:
         found: list[FileInfo] = self._fs.get_file_info(selector)
@@ -112,6 +131,8 @@ class _FencedHandler(FileSystemHandler):
         return self._fs.open_append_stream(path, metadata=metadata)
 
     def create_dir(self, path: str, recursive: bool) -> None:
+        if not self._place.has_folders:
+            return
         self._fence.check(cached=True)
         self._fs.create_dir(path, recursive=recursive)
 
@@ -121,7 +142,8 @@ class _FencedHandler(FileSystemHandler):
         if path.rstrip("/") == self._run.child(name).path and pinned(RunDir.at(self._run.uri), name):
             logger.info("%s is kept, since it is needed elsewhere", name)
             return
-        self._fs.delete_dir(path)
+        self._there.pop(name, None)
+        self._place.small_files.delete_dir(path)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self._fence.check()
@@ -132,7 +154,7 @@ class _FencedHandler(FileSystemHandler):
 
     def delete_file(self, path: str) -> None:
         self._fence.check()
-        self._fs.delete_file(path)
+        self._place.small_files.delete(path)
 
     def move(self, src: str, dest: str) -> None:
         self._fence.check()

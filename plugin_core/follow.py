@@ -6,21 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from plugin_core.decide import Action, Do
+from plugin_core.display import plain
 from plugin_core.errors import CLUSTER_ERRORS
-from plugin_core.jobs import JobsClient
+from plugin_core.joblog import JobLog
+from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.journal import JournalReader
 from plugin_core.observe import Look
 from plugin_core.progress import Progress, Reading
 from plugin_core.rundir import Position, RunDir
-from plugin_core.sync import in_thread
+from plugin_core.sync import Threads
 
-#: The Jobs API sends all of a log each time: it is not read again for this many times as long as reading it took, nor
-#: faster than so many characters a second.
-LOG_PAUSE, LOG_CHARS_PER_S = 10.0, 20_000
 #: The event loop of many runs is given back after so many lines.
 LINES_AT_ONCE = 100
 #: How often a reader's position is kept, in seconds: so much may be told again after a kill.
@@ -55,22 +54,29 @@ class Follower:
     def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
         self._listener = listener
         self._rundir = rundir
+        self._threads = Threads.of(rundir.uri)
         self._reader = reader
         self._kept: Position | None = None
         self._keep_due = 0.0
         self._journal = JournalReader(rundir)
         self._progress: Progress | None = None
         self._said = ""
+        self._follows = bool(reader)
         self._linked: set[str] = set()
         self._log_seen: dict[str, int] = {}
-        self._log_due = 0.0
+        self._log: JobLog | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether somebody is to be told the run to its end: not who asks for a result that was there before."""
+        return self._listener is not None and self._follows
 
     def tell(self, event: Event) -> None:
         """To the listener; one that fails misses an event, and the step goes on."""
         if self._listener is None:
             return
         try:
-            self._listener(event)
+            self._listener(replace(event, text=plain(event.text)))
         except Exception:
             logger.exception("a listener failed at: %s", event.text[:200])
 
@@ -85,17 +91,17 @@ class Follower:
         position = self._position()
         if self._reader and self._kept not in (None, position):
             self._keep_due = time.monotonic() + KEEP_S
-            await in_thread(self._rundir.keep_position, self._reader, position)
+            await self._threads(self._rundir.keep_position, self._reader, position)
             self._kept = position  # only now: a cancel in between is followed by another `keep`
 
     async def _take_up(self) -> None:
         if self._reader and self._kept is None:
-            self._kept = await in_thread(self._rundir.position, self._reader)
-            self._journal.lines_seen.update(self._kept.journal)
+            self._kept = await self._threads(self._rundir.position, self._reader)
+            self._journal.go_to(self._kept.journal)
             self._log_seen.update(self._kept.logs)
 
     def _position(self) -> Position:
-        return Position(dict(self._journal.lines_seen), dict(self._log_seen))
+        return Position(self._journal.position, dict(self._log_seen))
 
     async def _show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         receipt, job = look.receipt, look.job
@@ -106,24 +112,38 @@ class Follower:
             self.tell(Event("state", text, data))
         if receipt is None:
             return
-        for segment in await in_thread(self._journal.unread):
-            for number, entry in enumerate(await in_thread(self._journal.read_segment, segment)):
+        self._follows = True
+        # at the end, whatever is there: also what comes after a segment that somebody has deleted
+        await self._show_journal(receipt.attempt if action.do is Do.WAIT else 0)
+        for tracker in look.links.keys() - self._linked:
+            self._linked.add(tracker)
+            link = look.links[tracker]
+            self.tell(Event("link", f"tracking.{tracker}: {link}", {tracker: link}))
+        if job is not None and client is not None and action.do is not Do.RETURN:
+            try:
+                await self.show_log(client, job, final=job.terminal)
+            except CLUSTER_ERRORS:
+                return  # read again from the same position when the cluster answers
+
+    async def show_rest(self) -> None:
+        """The journal to its end; whether or not a cluster can be asked, the storage has it."""
+        await self._take_up()
+        await self._show_journal(0)
+
+    async def _show_journal(self, attempt: int) -> None:
+        self._journal.attempt = attempt
+        while await self._threads(self._journal.fetch):
+            for number, entry in enumerate(self._journal.entries()):
                 if "report" in entry:
                     await self._show_report(entry)
                 else:
                     self.tell(Event("phase", f"phase: {entry['phase']}", entry))
                 if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
                     await asyncio.sleep(0)
-        for tracker in look.links.keys() - self._linked:
-            self._linked.add(tracker)
-            link = look.links[tracker]
-            self.tell(Event("link", f"tracking.{tracker}: {link}", {tracker: link}))
-        if job is not None and client is not None:
-            await self._show_log(client, receipt.submission_id, final=job.terminal or action.do is Do.RETURN)
 
     async def _show_report(self, entry: dict[str, Any]) -> None:
         if self._progress is None:
-            record = await in_thread(self._rundir.read_record)
+            record = await self._threads(self._rundir.read_record)
             spec = record["spec"]
             # a retraining's reports are those of its training
             self._progress = Progress(spec.get("train", spec).get("train_loop_config", {}))
@@ -131,22 +151,18 @@ class Follower:
         text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
         self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))
 
-    async def _show_log(self, client: JobsClient, submission_id: str, final: bool) -> None:
-        began = time.monotonic()
-        if began < self._log_due and not final:
+    async def show_log(self, client: JobsClient, job: JobInfo, final: bool) -> None:
+        """What is new in a job's log; `final`: also an unfinished last line. Raises one of CLUSTER_ERRORS; the next call
+        then goes on from the same position."""
+        if self._listener is None:
             return
-        try:
-            log = await client.logs(submission_id)
-        except CLUSTER_ERRORS:
-            return  # read again from the same position when the cluster answers
-        now = time.monotonic()
-        self._log_due = now + max(LOG_PAUSE * (now - began), len(log) / LOG_CHARS_PER_S)
-        start = self._log_seen.get(submission_id, 0)
-        end = len(log) if final else log.rfind("\n") + 1
-        if end > start:
-            self._log_seen[submission_id] = end
-            if text := log[start:end].rstrip("\n"):
+        if self._log is None or self._log.submission_id != job.submission_id:
+            self._log = JobLog(job.submission_id, self._log_seen.get(job.submission_id, 0))
+        async for piece in self._log.read(client, job, final):
+            self._log_seen[job.submission_id] = self._log.position
+            if text := piece.rstrip("\n"):
                 self.tell(Event("log", text))
+            await asyncio.sleep(0)
 
 
 def _in_words(metrics: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import re
 import symtable
 import sys
 import threading
+import tokenize
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,12 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
         return
     if found.origin and found.origin.endswith(".py"):
         try:
-            names = _top_level_names(Path(found.origin).read_text(), found.origin)
+            names = _top_level_names(_source(Path(found.origin)), found.origin)
+        except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as exc:
+            # not UTF-8, an unknown encoding, a NUL, an expression without an end
+            raise PayloadError(
+                f"{field}: given {reference!r}, which cannot be imported ({found.origin} is no Python source: {exc})"
+            ) from exc
         except SyntaxError as exc:
             raise PayloadError(
                 f"{field}: given {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
@@ -138,6 +144,12 @@ def _culprit(function: Callable[..., Any]) -> str:
         except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything
             return f"the captured object {name!r} of type {type(value).__name__}"
     return "something it captures"
+
+
+def _source(file: Path) -> str:
+    """Decoded as Python does it: by its coding line or byte order mark, else as UTF-8."""
+    with tokenize.open(file) as stream:
+        return stream.read()
 
 
 def _top_level_names(source: str, file: str) -> set[str]:

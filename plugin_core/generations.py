@@ -14,30 +14,47 @@ that code is what failed.
 
 from __future__ import annotations
 
-from plugin_core.errors import SpecChangedError, UserCodeError
+from plugin_core import proof
+from plugin_core.errors import SpecChangedError, SpecError, UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
 
 
 def newest(spec: StepSpec) -> RunDir:
-    """The newest generation there is of the spec's run; the first where there is none."""
-    generation = 1
-    while RunDir.of(spec, generation + 1).exists():
-        generation += 1
-    return RunDir.of(spec, generation)
+    """The newest generation there is of the spec's run; the first where there is none.
+
+    Generations are consecutive, so a search by doubling and halving finds the end in O(log n) reads, and in one read for
+    a run that has only its first.
+    """
+    there, absent = 1, 2
+    while _is_there(spec, absent):
+        there, absent = absent, 2 * absent
+    while absent - there > 1:
+        middle = (there + absent) // 2
+        if _is_there(spec, middle):
+            there = middle
+        else:
+            absent = middle
+    return RunDir.of(spec, there)
 
 
-def lay_down(spec: StepSpec, request: str | None) -> tuple[RunDir, str]:
+def _is_there(spec: StepSpec, generation: int) -> bool:
+    """A run that a user gave the name of our generation is none of them."""
+    return RunDir.of(spec, generation).is_of(spec.run_config.name or "")
+
+
+def lay_down(spec: StepSpec, request: str | None, current: RunDir | None = None) -> tuple[RunDir, str]:
     """Keep the spec in the run directory that the request means; and a remark where that needs one.
 
-    Without a request: the run of that name as it is. Blocks. Raises SpecChangedError and PayloadError like
-    `RunDir.write_spec`.
+    Without a request: the run of that name as it is. `current`: what `newest` found, for a caller that has asked already.
+    Blocks. Raises SpecChangedError and PayloadError like `RunDir.write_spec`, SpecError where the storage can hold no runs.
     """
+    proof.ensure(RunDir.of(spec).location.parent)
     if request is None:
         rundir = RunDir.of(spec)
         rundir.write_spec(spec)
         return rundir, ""
-    rundir, remark = _chosen(spec, newest(spec), request)
+    rundir, remark = _chosen(spec, current or newest(spec), request)
     rundir.ask(request)
     return rundir, remark
 
@@ -65,5 +82,10 @@ def _chosen(spec: StepSpec, rundir: RunDir, request: str) -> tuple[RunDir, str]:
 
 def _next(spec: StepSpec, rundir: RunDir, why: str) -> tuple[RunDir, str]:
     fresh = RunDir.of(spec, rundir.generation + 1)
+    if fresh.exists() and not fresh.is_of(spec.run_config.name or ""):
+        raise SpecError(
+            f"run_config.name: got {spec.run_config.name!r}, whose generation {fresh.generation} would be {fresh.uri},"
+            " which is another run; expected another name"
+        )
     fresh.write_spec(spec)
     return fresh, f"generation {fresh.generation} of the run: {why}"

@@ -7,26 +7,30 @@ ClusterRefusedError. Ray's own client is synchronous and imports Ray; it serves 
 from __future__ import annotations
 
 import asyncio
-import re
 import ssl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
+from plugin_core.runtime_env import local_folders
 
 if TYPE_CHECKING:
     import aiohttp
 
-#: Seconds for one request, its connection included.
+#: Seconds for one request, its connection included; of a log, until the next bytes of it.
 REQUEST_TIMEOUT_S = 15.0
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+#: Seconds after which the cluster ends the stream of a log.
+LOG_TIMEOUT_S = 3600
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True)
 class JobInfo:
     """One job as the Jobs API sees it; `status` is Ray's word, `driver_id` Ray's id of its driver (a job in Ray's other
-    sense)."""
+    sense), `node_id` the node that has its log."""
 
     submission_id: str
     status: str
@@ -35,6 +39,7 @@ class JobInfo:
     exit_code: int | None = None
     metadata: dict[str, str] | None = None
     driver_id: str = ""
+    node_id: str = ""
 
     @property
     def terminal(self) -> bool:
@@ -48,6 +53,9 @@ class JobsClient:
         self, address: str, token: str | None = None, headers: dict[str, str] | None = None, verify: bool | str = True
     ):
         self.address = address.rstrip("/")
+        _check_header("token", token or "")
+        for name, value in (headers or {}).items():
+            _check_header(f"headers.{name}", name + value)
         self._token = token
         self._headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         self._verify = verify
@@ -60,7 +68,7 @@ class JobsClient:
         if self._verify is False:
             secure = False
         elif isinstance(self._verify, str):
-            secure = await asyncio.to_thread(ssl.create_default_context, cafile=self._verify)
+            secure = await asyncio.to_thread(_trusting, self._verify)
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
@@ -90,9 +98,7 @@ class JobsClient:
     async def submit(
         self, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
     ) -> None:
-        """Submit a job; one of that id being there already is the same as success."""
-        if any(_is_local_folder(item) for item in _folders(runtime_env)):
-            runtime_env = await asyncio.to_thread(self._upload, runtime_env)
+        """Submit a job; one of that id being there already is the same as success. See `upload` for `runtime_env`."""
         body = {
             "entrypoint": entrypoint,
             "submission_id": submission_id,
@@ -109,10 +115,28 @@ class JobsClient:
                 raise SpecError(f"runtime_env: the cluster refuses the job ({exc.text.strip()[-300:]})") from exc
             raise
 
+    async def upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
+        """Upload the local folders of a `runtime_env`; returns it with their URIs. What is there already is not sent again.
+
+        Raises SpecError where a folder cannot be packed, one of CLUSTER_ERRORS where the cluster does not take it.
+        """
+        return await asyncio.to_thread(self._upload, runtime_env) if local_folders(runtime_env) else runtime_env
+
+    async def hand_over(self, name: str, data: bytes) -> None:
+        """Keep bytes at the cluster's head under a name (see `handover`). Safe to repeat: then Ray keeps them longer."""
+        path = f"/api/packages/gcs/{name}"
+        try:
+            # to be asked for a name makes Ray delete, some time later, what is under it then
+            await self._request("GET", path)
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+            await self._request("PUT", path, data=data)
+
     async def job(self, submission_id: str) -> JobInfo | None:
         """The job, or None where the cluster definitely has none of that id."""
         try:
-            data = await self._request("GET", f"/api/jobs/{submission_id}")
+            data = await self._request("GET", f"/api/jobs/{quote(submission_id, safe='')}")
         except ApiError as exc:
             if exc.status == 404:
                 return None
@@ -137,39 +161,60 @@ class JobsClient:
     async def stop(self, submission_id: str) -> None:
         """Ask a job to stop; a job that is over or unknown is fine."""
         try:
-            await self._request("POST", f"/api/jobs/{submission_id}/stop")
+            await self._request("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop")
         except ApiError as exc:
             if exc.status != 404:
                 raise
 
-    async def logs(self, submission_id: str) -> str:
-        """The job's whole log so far, without colour codes."""
-        try:
-            answer = await self._request("GET", f"/api/jobs/{submission_id}/logs")
-        except ApiError as exc:
-            if exc.status in (400, 404):
-                return ""
-            raise
-        return _ANSI.sub("", answer.get("logs") or "")
-
-    async def _request(self, method: str, path: str, **kwargs: Any) -> Any:
+    async def open_log(self, job: JobInfo, lines: int = -1) -> LogStream:
+        """The job's log so far, or its last lines, as a stream of bytes, to be closed in the end. Raises one of
+        CLUSTER_ERRORS, also where there is no log yet."""
         import aiohttp
 
+        # by its name: for a submission id Ray 2.60 reads the records of all jobs
+        file = {"node_id": job.node_id, "filename": f"job-driver-{job.submission_id}.log"}
+        query = {**file, "lines": str(lines), "timeout": str(LOG_TIMEOUT_S)}
+        patience = aiohttp.ClientTimeout(connect=REQUEST_TIMEOUT_S, sock_read=REQUEST_TIMEOUT_S)
+        url = f"{self.address}/api/v0/logs/file"
+        with self._our_errors():
+            response = await self._opened.get(url, params=query, allow_redirects=False, timeout=patience)
+            try:
+                await self._check(response)
+            except BaseException:
+                response.close()
+                raise
+        return LogStream(response, self._our_errors)
+
+    @property
+    def _opened(self) -> aiohttp.ClientSession:
         assert self._session is not None, "use `async with JobsClient(...)`"
-        url = self.address + path
-        try:
-            async with self._session.request(method, url, allow_redirects=False, **kwargs) as response:
-                if response.status in (401, 403):
-                    raise ClusterRefusedError(
-                        f"token: {self.address} answers {response.status} to "
-                        + ("the token given" if self._token else "no token")
-                        + "; accepted is the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
-                    )
-                if response.status >= 400:
-                    raise ApiError(response.status, (await response.text())[:2000], url)
+        return self._session
+
+    async def _request(self, method: str, path: str, **kwargs: Any) -> Any:
+        with self._our_errors():
+            async with self._opened.request(method, self.address + path, allow_redirects=False, **kwargs) as response:
+                await self._check(response)
                 if "json" not in response.content_type:
                     return await response.text()
                 return await response.json()
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in (401, 403):
+            raise ClusterRefusedError(
+                f"token: {self.address} answers {response.status} to "
+                + ("the token given" if self._token else "no token")
+                + "; accepted is the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
+            )
+        if response.status >= 400:
+            path = response.url.path
+            raise ApiError(response.status, (await response.text())[:2000], self.address + path)
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        import aiohttp
+
+        try:
+            yield
         except (TimeoutError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
             reason = str(exc) or f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
             raise ClusterUnreachableError(
@@ -182,16 +227,53 @@ class JobsClient:
             raise ClusterUnreachableError(f"cluster: {self.address} gave no proper answer ({exc})") from exc
 
     def _upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
+        import requests
         from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+        from ray.exceptions import AuthenticationError
 
         client = SubmissionClient(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
         runtime_env = dict(runtime_env)
         try:
             client._upload_working_dir_if_needed(runtime_env)
             client._upload_py_modules_if_needed(runtime_env)
-        except (ValueError, OSError) as exc:
-            raise SpecError(f"runtime_env: given {runtime_env!r}; its folders cannot be uploaded ({exc})") from exc
+        except requests.RequestException as exc:
+            raise ClusterUnreachableError(f"cluster: {self.address} took no upload of runtime_env ({exc})") from exc
+        except AuthenticationError as exc:
+            raise ClusterRefusedError(f"token: {self.address} refuses the upload of runtime_env") from exc
+        except (ValueError, TypeError, OSError) as exc:
+            names = ", ".join(str(item) for _, item in local_folders(runtime_env))
+            raise SpecError(
+                f"runtime_env: got {names}, which cannot be uploaded ({exc}); expected readable folders"
+            ) from exc
+        except RuntimeError as exc:  # an answer of the API that is neither success nor "not there"
+            raise ApiError(503, str(exc), f"{self.address}/api/packages") from exc
         return runtime_env
+
+
+class LogStream:
+    """A job's log as it comes from the cluster. What is not read waits there."""
+
+    def __init__(self, response: aiohttp.ClientResponse, our_errors: Callable[[], AbstractContextManager[None]]):
+        self._response = response
+        self._our_errors = our_errors
+
+    async def read(self) -> bytes:
+        """The next bytes, some 100 kB at most; none at the end. Raises one of CLUSTER_ERRORS."""
+        with self._our_errors():
+            data: bytes = await self._response.content.readany()
+            return data
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as exc:
+        raise ClusterRefusedError(
+            f"verify: got {ca_file!r}, which cannot be read ({exc}); expected true, false, or a file of CA certificates"
+        ) from exc
 
 
 class ApiError(ClusterUnreachableError):
@@ -203,6 +285,12 @@ class ApiError(ClusterUnreachableError):
         self.text = text
 
 
+def _check_header(field: str, value: str) -> None:
+    """For a token from the environment too: aiohttp would refuse it, but not as an error of ours."""
+    if not value.isprintable():
+        raise SpecError(f"{field}: got text with a control character; expected text without control characters")
+
+
 def _job(data: dict[str, Any]) -> JobInfo:
     return JobInfo(
         submission_id=data.get("submission_id") or "",
@@ -212,12 +300,5 @@ def _job(data: dict[str, Any]) -> JobInfo:
         exit_code=data.get("driver_exit_code"),
         metadata=data.get("metadata") or {},
         driver_id=data.get("job_id") or (data.get("driver_info") or {}).get("id") or "",
+        node_id=data.get("driver_node_id") or "",
     )
-
-
-def _folders(runtime_env: dict[str, Any]) -> list[str]:
-    return [runtime_env.get("working_dir") or "", *(runtime_env.get("py_modules") or [])]
-
-
-def _is_local_folder(item: str) -> bool:
-    return bool(item) and "://" not in item

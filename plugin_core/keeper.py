@@ -6,9 +6,11 @@ process of its own, so that the head outlives the step that started it, and is e
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -23,10 +25,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
 from filelock import FileLock
 
-from plugin_core.local_head import MARK, Head, end_head
+from plugin_core import machine
+from plugin_core.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
 
 #: the head is on loopback: no proxy of the environment stands in between
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -44,7 +46,19 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
-def ray_head_command(ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None) -> list[str]:
+def plain_executable(folder: str) -> str:
+    """This Python by a path without spaces and quotes, by a link in `folder` where it has some: Ray puts the path of its
+    Python unquoted into the shell commands that start its processes."""
+    if shlex.quote(sys.executable) == sys.executable:
+        return sys.executable
+    link = Path(folder, "python")
+    link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
+def ray_head_command(
+    ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None, executable: str = sys.executable
+) -> list[str]:
     """`ray start` for a head on loopback that shares nothing with another Ray of the machine; nine ports."""
     names = (
         "port",
@@ -55,7 +69,7 @@ def ray_head_command(ports: list[int], temp_dir: str, num_cpus: int, num_gpus: i
         "runtime-env-agent-port",
         "ray-client-server-port",
     )
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command = [executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--dashboard-host=127.0.0.1", f"--temp-dir={temp_dir}", f"--num-cpus={num_cpus}"]
     command += ["--min-worker-port=0", "--max-worker-port=0"]
     command += [f"--{name}={port}" for name, port in zip(names, ports, strict=False)]
@@ -93,14 +107,17 @@ def _die_with_parent() -> None:
 
 def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
     """The keeper's life: start the head, publish it, watch for idleness, stop it."""
+    alive = (folder / ALIVE).open("a")  # closed, and so unlocked, when this process is gone, and not before
+    fcntl.flock(alive, fcntl.LOCK_SH)
+    _publish(folder / PLACE, here())
     ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
-    temp_dir = tempfile.mkdtemp(prefix="rtw-", dir="/tmp" if os.path.isdir("/tmp") else None)
+    temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir="/tmp" if os.path.isdir("/tmp") else None)
     _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
     # Ray opens its own folder to everybody; the one around it stays the owner's
     ray_dir = os.path.join(temp_dir, "ray")
     environment = {**ray_head_environment(ports, token), MARK: mark}
     ray = subprocess.Popen(
-        ray_head_command(ports, ray_dir, num_cpus, num_gpus),
+        ray_head_command(ports, ray_dir, num_cpus, num_gpus, plain_executable(temp_dir)),
         env=environment,
         process_group=0,
         preexec_fn=_die_with_parent,
@@ -111,9 +128,10 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
         signal.signal(number, lambda *_: stop.set())
     address = f"http://127.0.0.1:{ports[1]}"
     pid = os.getpid()
-    head = Head(address, token, mark, pid, psutil.Process(pid).create_time(), temp_dir, num_cpus, idle_timeout_s)
+    head = Head(address, token, mark, pid, machine.started(pid) or 0.0, temp_dir, num_cpus, idle_timeout_s)
     ready = False
     last_active = time.monotonic()
+    used = _Used(folder / "last_used")
     while not stop.is_set() and ray.poll() is None:
         if not ready:
             ready = bool(_get(head, "/api/v0/nodes?detail=1", _has_living_node))
@@ -125,11 +143,10 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
             continue
         if _get(head, "/api/jobs/", _has_live_job) is not False:
             last_active = time.monotonic()
-        used_ago = time.time() - (folder / "last_used").stat().st_mtime
-        if min(time.monotonic() - last_active, used_ago) > idle_timeout_s:
+        if min(time.monotonic() - last_active, used.ago_s()) > idle_timeout_s:
             # under the lock nobody can be handed this head and use it in the same moment
             with FileLock(folder / "lock"):
-                if time.time() - (folder / "last_used").stat().st_mtime > idle_timeout_s:
+                if used.ago_s() > idle_timeout_s:
                     (folder / "state.json").unlink(missing_ok=True)
                     stop.set()
         stop.wait(min(2.0, idle_timeout_s / 2))
@@ -141,6 +158,20 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
         state.unlink()
     (folder / "starting.json").unlink(missing_ok=True)
     return 0 if ready else 1
+
+
+class _Used:
+    """How long ago a file was touched, by the clock that nobody sets: when its time was seen to be another one."""
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._seen = (0, time.monotonic())
+
+    def ago_s(self) -> float:
+        touched = self._file.stat().st_mtime_ns
+        if touched != self._seen[0]:
+            self._seen = (touched, time.monotonic())
+        return time.monotonic() - self._seen[1]
 
 
 def _publish(file: Path, data: object) -> None:

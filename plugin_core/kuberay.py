@@ -11,6 +11,7 @@ import copy
 import functools
 import hashlib
 import logging
+import os
 import re
 import time
 from collections.abc import Callable
@@ -19,12 +20,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
-
 from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnreachableError, SpecError
 from plugin_core.jobs import JobsClient
 from plugin_core.kuberay_api import Kubernetes
 from plugin_core.kuberay_settings import KubeRaySettings
+from plugin_core.options import Files, Headers, Token, Word, check_options
+from plugin_core.references import CLUSTERS, check_address, is_known_cluster, shown
+from plugin_core.specs.fields import Flag, Grace, Seconds, check_size
+from plugin_core.specs.load import load_file
+from plugin_core.specs.runtime_env import Variables
 from plugin_core.sync import in_thread
 
 logger = logging.getLogger(__name__)
@@ -37,6 +41,12 @@ RUN = "ray-train-workflows/run"
 #: KubeRay makes names of pods and services from a cluster's; longer ones it refuses.
 NAME_LENGTH = 50
 DIGEST_LENGTH = 10
+
+#: What `reference` holds: enough to find a cluster, not to make one.
+FOUND_BY = frozenset(
+    {"name", "namespace", "address", "run_uri", "kubeconfig", "context", "verify", "python"}
+    | {"on_success", "on_failure", "ttl_s"}
+)
 
 T = TypeVar("T")
 
@@ -57,36 +67,42 @@ class KubeRayCluster:
     `env_vars`, `env_files`, `headers`, `verify`, `python`: as in RayCluster.
     """
 
-    name: str
-    manifest: dict[str, Any] | str | None = field(default=None, repr=False)
+    name: Word
+    manifest: dict[str, Any] | Word | None = field(default=None, repr=False)
     settings: KubeRaySettings | None = None
-    namespace: str = "default"
+    namespace: Word = "default"
     on_success: Literal["delete", "keep"] = "delete"
     on_failure: Literal["delete", "keep"] = "delete"
-    ttl_s: float | None = None
-    start_timeout_s: float = 900.0
-    kubeconfig: str | None = None
-    context: str | None = None
-    address: str = "http://{name}-head-svc.{namespace}.svc.cluster.local:8265"
-    token: str | None = field(default=None, repr=False)
-    headers: dict[str, str] = field(default_factory=dict, repr=False)
-    verify: bool | str = True
-    python: str = "python"
-    env_vars: dict[str, str] = field(default_factory=dict, repr=False)
-    env_files: dict[str, str] = field(default_factory=dict, repr=False)
+    ttl_s: Grace | None = None
+    start_timeout_s: Seconds = 900.0
+    kubeconfig: Word | None = None
+    context: Word | None = None
+    address: Word = "http://{name}-head-svc.{namespace}.svc.cluster.local:8265"
+    token: Token | None = field(default=None, repr=False)
+    headers: Headers = field(default_factory=dict, repr=False)
+    verify: Flag | Word = True
+    python: Word = "python"
+    env_vars: Variables = field(default_factory=dict, repr=False)
+    env_files: Files = field(default_factory=dict, repr=False)
     run_uri: str = field(default="", repr=False)
     autoscaling: bool = field(default=True, init=False)
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        check_size(self.manifest, "manifest")
+        check_options(self)
         longest = NAME_LENGTH if self.run_uri else NAME_LENGTH - DIGEST_LENGTH - 1
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > longest:
             raise SpecError(
                 f"name: given {self.name!r}; accepted are up to {longest} small letters, digits and '-', a letter first"
             )
+        if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.namespace) or len(self.namespace) > 63:
+            raise SpecError(f"namespace: got {self.namespace!r}; expected up to 63 small letters, digits and '-'")
         try:
-            self._url()
-        except (KeyError, IndexError, ValueError) as exc:
+            check_address("address", self._url())
+        except (KeyError, IndexError, ValueError, AttributeError) as exc:
+            if isinstance(exc, SpecError):
+                raise
             raise SpecError(
                 f"address: given {self.address!r}; accepted is a URL, in which {{name}} and {{namespace}} are put in"
             ) from exc
@@ -107,8 +123,8 @@ class KubeRayCluster:
     def identity(self) -> str:
         return f"kuberay {self.context or ''}/{self.namespace}/{self.name}"
 
-    def driver_command(self) -> str:
-        return f"{self.python} -m plugin_core.driver"
+    def driver_command(self) -> list[str]:
+        return [self.python, "-m", "plugin_core.driver"]
 
     def reference(self) -> dict[str, Any]:
         place = {"name": self.name, "namespace": self.namespace, "address": self.address, "run_uri": self.run_uri}
@@ -165,10 +181,7 @@ class KubeRayCluster:
         if self.settings is not None:
             body = self.settings.manifest()
         elif isinstance(self.manifest, str):
-            try:
-                body = yaml.safe_load(Path(self.manifest).read_text())
-            except (OSError, yaml.YAMLError) as exc:
-                raise SpecError(f"manifest: given {self.manifest!r}, which cannot be read as YAML ({exc})") from exc
+            body = load_file(Path(self.manifest), "manifest")
         elif self.manifest is not None:
             body = copy.deepcopy(self.manifest)
         else:
@@ -224,18 +237,35 @@ class KubeRayCluster:
 
 def from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
     """A cluster from what a connection, a block or `reference` holds. Raises SpecError for unknown fields."""
-    given = {**data, **more}
+    defaults = {each.name: each.default if each.default is not MISSING else {} for each in fields(KubeRayCluster)}
+    given = {**data, **{name: value for name, value in more.items() if name not in data or value != defaults[name]}}
     for kind, values in ((KubeRaySettings, given.get("settings") or {}), (KubeRayCluster, given)):
         known = [each.name for each in fields(kind) if each.init]
         missing = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
         for name in values:
             if name not in known:
-                raise SpecError(f"kuberay.{name}: unknown field, given {values[name]!r}; accepted are {', '.join(known)}")
+                raise SpecError(f"kuberay.{name}: unknown field; accepted are {', '.join(known)}")
         for name in missing:
             if values and name not in values:
                 raise SpecError(f"kuberay.{name}: missing; accepted is a {kind.__name__}'s {name}")
     settings = KubeRaySettings(**given["settings"]) if given.get("settings") else None
     return KubeRayCluster(**{**given, "settings": settings})
+
+
+def from_reference(data: dict[str, Any]) -> KubeRayCluster:
+    """The cluster of a `reference` that was read from an artifact: found by its name, never made. Where it is reached and
+    the kubeconfig, which may run commands, have to be this installation's. Raises SpecError for others."""
+    cluster = from_json({name: value for name, value in data.items() if name in FOUND_BY})
+    if cluster.address != KubeRayCluster.address and not is_known_cluster(cluster.address):
+        raise SpecError(
+            f"kuberay.address: got {shown(cluster.address)!r} from an artifact; expected one that the environment variable"
+            f" {CLUSTERS} lists"
+        )
+    if cluster.kubeconfig is not None and cluster.kubeconfig not in os.environ.get("KUBECONFIG", "").split(os.pathsep):
+        raise SpecError(
+            f"kuberay.kubeconfig: got {cluster.kubeconfig!r} from an artifact; expected the one that KUBECONFIG names"
+        )
+    return cluster
 
 
 def _leaving(found: dict[str, Any]) -> bool:

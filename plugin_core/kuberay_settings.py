@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from plugin_core.options import Memory, Units, Word, check_options
+from plugin_core.specs.fields import Count
 
 
 @dataclass(frozen=True)
@@ -16,16 +21,19 @@ class KubeRaySettings:
     `workers`: an idle cluster that nobody fetches holds no GPU.
     """
 
-    image: str
-    workers: int = 1
-    cpus: int = 1
-    gpus: int = 0
-    memory: str = "4Gi"
-    head_cpus: int = 1
-    head_memory: str = "4Gi"
-    idle_timeout_s: int = 60
-    env_from_secret: str | None = None
-    service_account: str | None = None
+    image: Word
+    workers: Units = 1
+    cpus: Annotated[Units, Ge(1)] = 1
+    gpus: Units = 0
+    memory: Memory = "4Gi"
+    head_cpus: Annotated[Units, Ge(1)] = 1
+    head_memory: Memory = "4Gi"
+    idle_timeout_s: Count = 60
+    env_from_secret: Word | None = None
+    service_account: Word | None = None
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     def manifest(self) -> dict[str, Any]:
         from importlib.metadata import version

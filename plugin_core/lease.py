@@ -14,9 +14,17 @@ import json
 import time
 from collections.abc import Callable
 
+from typing_extensions import TypedDict
+
 from plugin_core.errors import LeaseHeldError
 from plugin_core.rundir import Heartbeat, RunDir
 from plugin_core.storage import Location, numbered
+from plugin_core.stored import parse
+
+
+class _Holder(TypedDict):
+    holder: str
+
 
 #: Seconds between two looks at a lease that another run holds.
 POLL_S = 2.0
@@ -69,7 +77,7 @@ class Lease:
         if f"{number:06}.over.json" in names:
             return number, None
         data = self._file(number).read()
-        return number, json.loads(data)["holder"] if data else None
+        return number, parse(_Holder, data, self._file(number).uri)["holder"] if data else None
 
     def _file(self, number: int) -> Location:
         return self._place.child(f"{number:06}.json")

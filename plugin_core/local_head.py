@@ -3,6 +3,9 @@
 The keeper (`plugin_core.keeper`) starts `ray start --head --block` on loopback with ports, temp dir and
 token of its own, and stops it when no job has run for the idle timeout. It never touches another Ray on the machine:
 only processes that carry the head's mark in their environment, or that Ray started in the keeper's session, are ended.
+
+A home may be shared by hosts and containers. Each has a folder of its own there, since a head can be reached, and its
+processes be seen, from nowhere else. What the others may learn is that a head is gone: its keeper locks a file.
 """
 
 from __future__ import annotations
@@ -11,19 +14,32 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from filelock import FileLock
+from typing_extensions import TypedDict
 
+from plugin_core import machine
 from plugin_core.errors import ClusterUnreachableError
+from plugin_core.ownership import check_private, is_ours
+from plugin_core.stored import parse
+
+T = TypeVar("T")
 
 START_TIMEOUT_S = 120.0
 MARK = "RAYTRAIN_LOCAL_HEAD"
+#: The beginning of a head's temporary folder's name.
+TEMP_PREFIX = "rtw-"
+#: What the keeper locks for its life, and what it says of the place that it lives in.
+ALIVE, PLACE = "alive", "place.json"
+_IDENTITY = "local head of "
 #: Seconds that Ray's processes get after SIGTERM; a head of one machine has nothing to hand over.
 GRACE_S = 2.0
 #: Advertised at the least, so that two one-CPU workers and Ray Data fit on a two-core machine.
@@ -46,21 +62,75 @@ class Head:
         return marked_processes(self.mark, self.keeper_pid)
 
 
+class Left(TypedDict):
+    """What of a head's state says what to end; the state of one that starts has no more."""
+
+    mark: str
+    keeper_pid: int
+    temp_dir: str
+
+
 def state_dir() -> Path:
-    """Owner-only folder of this user's and environment's head (`RAYTRAIN_HOME` moves it)."""
+    """Owner-only folder of the head of this user and environment, here (`RAYTRAIN_HOME` moves it)."""
     home = Path(os.environ.get("RAYTRAIN_HOME") or Path.home() / ".raytrain")
-    path = home / ("head-" + hashlib.sha256(sys.prefix.encode()).hexdigest()[:8])
+    whose = hashlib.sha256(f"{os.geteuid()} {sys.prefix}".encode()).hexdigest()[:8]
+    path = home / f"head-{whose}-{machine.key()}"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    check_private(path)
     return path
+
+
+def identity() -> str:
+    """Of the head that this process would use."""
+    return f"{_IDENTITY}{socket.gethostname()}:{state_dir()}"
+
+
+def host_of(identity: str) -> str:
+    """The host that an embedded head is on; "" where the identity is that of another cluster."""
+    return identity.removeprefix(_IDENTITY).partition(":")[0] if identity.startswith(_IDENTITY) else ""
+
+
+def is_gone(identity: str) -> bool:
+    """Whether the head of that identity is proven to be gone: its folder is on a volume that is here too, and its keeper
+    died on this kernel, or this machine was started anew since."""
+    return bool(host_of(identity)) and _is_dead(Path(identity.removeprefix(_IDENTITY).partition(":")[2]))
+
+
+def _is_dead(folder: Path) -> bool:
+    import fcntl
+
+    try:
+        place = json.loads((folder / PLACE).read_text())
+        if place["boot"] != machine.boot():
+            # a lock of another kernel may be invisible here
+            return bool(machine.installation()) and place == {**here(), "boot": place["boot"]}
+        with (folder / ALIVE).open("r+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def here() -> dict[str, str]:
+    """What the keeper publishes of the place that it lives in."""
+    return {"host": socket.gethostname(), "machine": machine.installation(), "boot": machine.boot()}
 
 
 def current() -> Head | None:
     """The head that runs now, or None."""
     try:
-        head = Head(**json.loads((state_dir() / "state.json").read_text()))
+        head = _read(Head, state_dir() / "state.json")
     except FileNotFoundError:
         return None
-    return head if is_process(head.keeper_pid, head.keeper_started) else None
+    return head if machine.started(head.keeper_pid) == head.keeper_started else None
+
+
+def _read(kind: type[T], file: Path) -> T:
+    """One of the head's files, which says where our token goes, and what is ended and deleted: nobody else's. Raises
+    StorageError where it is damaged."""
+    check_private(file.parent)
+    check_private(file)
+    return parse(kind, file.read_bytes(), f"{file} (delete it where no head runs)")
 
 
 def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeout_s: float = 300.0) -> Head:
@@ -69,7 +139,9 @@ def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeou
     with FileLock(folder / "lock"):
         head = current()
         if head is None:
-            _clear_stale(folder)
+            for left in folder.parent.glob(folder.name.rpartition("-")[0] + "-*"):
+                if left == folder or (left.lstat().st_uid == os.geteuid() and _is_dead(left)):
+                    _clear_stale(left)
             head = _start(folder, num_cpus, num_gpus, idle_timeout_s)
         (folder / "last_used").touch()
         return head
@@ -122,18 +194,13 @@ def _clear_stale(folder: Path) -> None:
     for name in ("state.json", "starting.json"):
         file = folder / name
         if file.exists():
-            left = json.loads(file.read_text())
-            end_head(left["mark"], left["keeper_pid"])
-            shutil.rmtree(left["temp_dir"], ignore_errors=True)
+            left = _read(Left, file)
+            # the keeper's id may be another process's by now
+            sessions = [left["keeper_pid"]] if machine.started(left["keeper_pid"]) is None else []
+            end_head(left["mark"], *sessions)
+            if is_ours(Path(left["temp_dir"]), TEMP_PREFIX):
+                shutil.rmtree(left["temp_dir"], ignore_errors=True)
             file.unlink()
-
-
-def is_process(pid: int, started: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return bool(process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
 
 
 def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:

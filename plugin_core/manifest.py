@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
 from plugin_core.storage import Location
+from plugin_core.sync import parallel
 
 if TYPE_CHECKING:
     import ray.train
     from pyarrow.fs import FileInfo
 
 FOLDER = ".manifest"
+#: The end of a checkpoint directory's name: attempt and number (see `steps.worker`).
+NAME = re.compile(r"_a\d{3,}_\d{6,}$")
 _CHUNK = 1 << 20
 
 
@@ -54,9 +58,9 @@ def problem(checkpoint: Location) -> str:
     """In what a checkpoint on storage does not match its manifest, by names and sizes; "" where it does or has none. Raises
     StorageError where that cannot be told."""
     lists = checkpoint.child(FOLDER)
+    names = lists.names()
     there: dict[str, FileInfo] | None = None
-    for name in lists.names():
-        files = _files(lists.child(name))
+    for name, files in zip(names, parallel(lambda name: _files(lists.child(name)), names), strict=True):
         if files is None:
             return f"{FOLDER}/{name} is torn"
         there = there if there is not None else checkpoint.files()

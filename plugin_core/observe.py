@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,12 @@ from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.jobs import JobInfo, JobsClient
 from plugin_core.rundir import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
-from plugin_core.sync import in_thread
+from plugin_core.sync import Threads
+
+#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, when
+#: `limits.unreachable_timeout_s` says nothing: from here it can never be asked, and where a container was made anew
+#: nobody ever can.
+EMBEDDED_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,15 @@ class Observer:
         self.giving_up = False
         self.limits: Limits | None = None
         self.client: JobsClient | None = None
-        self._whole_run = ""
+        self._threads = Threads.of(rundir.uri)
+        self._old_intent = Intent()
+        self._whole_run: frozenset[str] = frozenset()
+        self._read: dict[tuple[str, str], Any] = {}
         self._started = time.monotonic()
         self._beat: tuple[Any, float] = (None, self._started)
         self._answered = False
         self._unreachable_since: float | None = None
+        self._embedded = False
         self._pending_since: float | None = None
 
     async def connect(self) -> JobsClient:
@@ -79,7 +89,7 @@ class Observer:
         limits = self.limits or await self._begin()
         reading = time.monotonic()
         try:
-            stored = await in_thread(self._read_storage)
+            stored = await self._threads(self._read_storage)
         except StorageError:
             # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
             self._beat = (None, time.monotonic())
@@ -104,20 +114,24 @@ class Observer:
         seen["heartbeat_silent"] = silent_s > limits.heartbeat_ttl_s
         seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
-        gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
+        if given is None and self._embedded:
+            gave_up = silent_s > EMBEDDED_WAIT_S
+        else:
+            gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
         return Look(
             Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job, stored.links
         )
 
     async def _begin(self) -> Limits:
-        self.limits = (await in_thread(self.rundir.read_spec)).limits
-        intent = await in_thread(self.rundir.intent)
+        self.limits = (await self._threads(self.rundir.read_spec)).limits
+        self._old_intent = await self._threads(self.rundir.old_intent)
+        attempts = await self._threads(self.rundir.attempts)
+        intent = attempts.intent | self._old_intent
         self._whole_run = intent.whole_run
         if self.since_attempt is None:
-            last = await in_thread(self.rundir.latest)
-            self.since_attempt = last
+            self.since_attempt = last = attempts.latest
             # it may be alive: then it is ours from now on; an attempt that was told to stop never is
-            if last > intent.cancel_through and await in_thread(self.rundir.end, last) is None:
+            if last > intent.cancel_through and await self._threads(self.rundir.end, last) is None:
                 self.since_attempt -= 1
         return self.limits
 
@@ -127,27 +141,40 @@ class Observer:
         return self.giving_up or (bool(intent.whole_run) and said_since)
 
     def _read_storage(self) -> _Stored:
+        """By two requests, where nothing has changed."""
         rundir = self.rundir
-        if self.client is None and rundir.result() is not None:
+        if self.client is None and rundir.has_result():
             return _Stored(has_result=True)
-        last = rundir.latest()
-        heartbeat = rundir.heartbeat(last) if last else None
-        end = rundir.end(last) if last else None
+        attempts = rundir.attempts()
+        last = attempts.latest
+        if not last:
+            return _Stored(has_result=rundir.has_result(), intent=attempts.intent | self._old_intent)
+        # before its first beat it may be a driver of an earlier version, which beats elsewhere
+        beat = attempts.of(last, "beat") or rundir.heartbeat(last)
         return _Stored(
-            # read after the end, before which it is written: else a run that ends just now would seem to have lost it
-            has_result=rundir.result() is not None,
-            intent=rundir.intent(),
-            receipt=rundir.receipt(last) if last else None,
-            end=end,
-            beat=(last, heartbeat.counter if heartbeat else None),
-            links=heartbeat.links if heartbeat else {},
+            # looked for after the end was, before which it is written: else a run that ends just now would seem to have
+            # lost it
+            has_result=rundir.has_result(),
+            intent=attempts.intent | self._old_intent,
+            receipt=self._once(rundir.receipt, last, attempts.of(last)),
+            end=self._once(rundir.end, last, attempts.of(last, "end")),
+            beat=(last, beat),
+            links=self._once(rundir.links, last, attempts.of(last, "links")) or {},
         )
+
+    def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:
+        """A file of an attempt, read once a version; None where there is none."""
+        key = read.__name__, f"{attempt}-{version}"
+        if version is not None and key not in self._read:
+            self._read[key] = read(attempt)
+        return self._read.get(key)
 
     async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
         """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""
+        self._embedded = False
         if receipt.cluster and receipt.cluster != self.cluster.identity:
             # only its own cluster knows, and that one is not ours to ask (our token is not for it)
-            return self._out_of_sight(f"it belongs to {receipt.cluster}, this call to {self.cluster.identity}")
+            return await self._ask_nobody(receipt.cluster)
         actors_alive = False
         try:
             if self.client is None and not await self.cluster.lives():
@@ -171,6 +198,19 @@ class Observer:
         self._answered = True
         self._unreachable_since = None
         return job, state, actors_alive, job.message if job else ""
+
+    async def _ask_nobody(self, cluster: str) -> tuple[None, Job, bool, str]:
+        """What is known of a job on a cluster that this call cannot ask."""
+        from plugin_core import local_head
+
+        why = f"it belongs to {cluster}, this call to {self.cluster.identity}"
+        if host := local_head.host_of(cluster):
+            if await self._threads(local_head.is_gone, cluster):
+                return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
+            self._embedded = True
+            limit = (self.limits.unreachable_timeout_s if self.limits else None) or EMBEDDED_WAIT_S
+            why += f"; only {host} can ask it, so the next attempt begins when the heartbeat was silent for {limit:g} s"
+        return self._out_of_sight(why)
 
     def _out_of_sight(self, why: str) -> tuple[None, Job, bool, str]:
         self._unreachable_since = self._unreachable_since or time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from typing import Any
 
 from plugin_core import functions, sources
@@ -87,17 +88,17 @@ def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
     return datasets
 
 
-def changed_fields(kept: dict[str, Any], record: dict[str, Any]) -> list[str]:
+def changed_fields(kept: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
     """The fields, dotted, in which two spec records differ in what they compute."""
     ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     changed = sorted(name for name in names if not _is_operational(name))
-    if kept["code"] != record["code"]:
+    if kept.get("code") != record["code"]:
         changed.append(MODULES)
     return changed
 
 
-def code_alone(kept: dict[str, Any], record: dict[str, Any]) -> bool:
+def code_alone(kept: Mapping[str, Any], record: dict[str, Any]) -> bool:
     """Whether two spec records differ in nothing but the code behind the same names."""
     ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
 

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
 from typing import Any
 
+from plugin_core.display import markdown_code, markdown_text
+from plugin_core.errors import StorageError
+from plugin_core.history import History
 from plugin_core.progress import COUNTERS, duration, is_number
 from plugin_core.results import AnyResult, EvaluationResult, RetrainResult, TuneResult
 from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
 
-#: A table or plot of more reports than this shows every so-manyth, and the last.
-ROWS = 200
+#: A plot of more bytes is not shown.
+PLOT_BYTES = 4 * 2**20
+_PNG = b"\x89PNG"
 #: More metrics than this are in the table alone.
 CURVES = 6
 
 
-def metric_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The reports as rows of a table: number, attempt, metrics."""
-    return [{"report": entry["report"], "attempt": entry["attempt"], **entry["metrics"]} for entry in _thinned(reports)]
+def metric_rows(history: History) -> list[dict[str, Any]]:
+    """The reports as rows of a table: number, attempt, metrics. Of many, every so-manyth, and the last."""
+    return [{"report": entry["report"], "attempt": entry["attempt"], **entry["metrics"]} for entry in history.sample]
 
 
-def plot_png(reports: list[dict[str, Any]]) -> bytes | None:
+def plot_png(history: History) -> bytes | None:
     """The metrics as a PNG, over the counter that all reports have, or else over the reports' numbers. What a later attempt
     repeated stands there as it was last. None when there is no curve to draw, or no matplotlib."""
-    counter = next((name for name in COUNTERS if all(is_number(entry["metrics"].get(name)) for entry in reports)), None)
-    curves = _curves(_thinned(reports), counter)
+    counter = history.counters[0] if history.counters else None
+    curves = _curves(history.sample, counter)
     if not curves:
         return None
     try:
@@ -44,41 +48,55 @@ def plot_png(reports: list[dict[str, Any]]) -> bytes | None:
     return file.getvalue()
 
 
-def markdown(rundir: RunDir, result: AnyResult | None, reports: list[dict[str, Any]]) -> str:
+def markdown(rundir: RunDir, result: AnyResult | None, history: History) -> str:
     """The run on a page: how it ended, where things are, the metrics and their plot. `result` None: it has none (yet)."""
-    rows = {"run directory": f"`{rundir.uri}`", "attempts": str(rundir.latest())}
+    rows = {"run directory": markdown_code(rundir.uri), "attempts": str(rundir.latest())}
     if result is None:
         end = rundir.end(rundir.latest())
-        rows["ended"] = f"{end.outcome}: {end.message}".splitlines()[0] if end else "no end is recorded"
+        rows["ended"] = _cell(f"{end.outcome}: {end.message}".splitlines()[0] if end else "no end is recorded")
     for name in ("checkpoint", "best_checkpoint"):
         if (checkpoint := getattr(result, name, None)) is not None:
-            rows[name.replace("_", " ")] = f"`{checkpoint.uri}`"
+            rows[name.replace("_", " ")] = markdown_code(checkpoint.uri)
     if output := getattr(result, "output", None):
-        rows["output"] = f"`{output}`, {getattr(result, 'rows', 0)} rows"
+        rows["output"] = f"{markdown_code(output)}, {getattr(result, 'rows', 0)} rows"
     if isinstance(result, TuneResult):
-        rows["trials"] = ", ".join(f"{count} {status}" for status, count in result.trials.items() if count)
-        rows |= {"best": f"`{result.best_config}`", "table of trials": f"`{result.table}`"}
+        rows["trials"] = _cell(", ".join(f"{count} {status}" for status, count in result.trials.items() if count))
+        rows |= {"best": markdown_code(result.best_config), "table of trials": markdown_code(result.table)}
     if isinstance(result, RetrainResult):
-        rows |= {"outcome": f"{result.outcome}: {result.reason}", "champion": f"version {result.champion}"}
-    if reports:
-        rows["reports"] = str(len(reports))
-        rows["from first to last report"] = duration(reports[-1]["time"] - reports[0]["time"])
-    title = f"{rundir.read_record()['kind'].replace('_', ' ')} {rundir.name}"
-    lines = [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in rows.items())]
-    metrics = result.metrics if result is not None else reports[-1]["metrics"] if reports else {}
+        rows |= {"outcome": _cell(f"{result.outcome}: {result.reason}"), "champion": f"version {result.champion}"}
+    if history.first is not None and history.last is not None:
+        rows["reports"] = str(history.reports)
+        rows["from first to last report"] = duration(history.last["time"] - history.first["time"])
+    title = markdown_text(f"{rundir.read_record()['kind'].replace('_', ' ')} {rundir.name}")
+    lines = [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    metrics = result.metrics if result is not None else history.metrics
     if metrics:
         lines += ["", "| metric | value |", "|---|---|", *(f"| {_cell(k)} | {_cell(v)} |" for k, v in metrics.items())]
     if isinstance(result, EvaluationResult):
         verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
         lines += ["", "Good enough." if result.passed else "Not good enough:", *verdict]
         for name, place in result.plots.items():
-            lines += ["", _inline(name.replace("_", " "), Location.of(place).read())]
-    lines += ["", _inline("the metrics", plot_png(reports))]
+            lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
+    lines += ["", _inline("the metrics", plot_png(history))]
     return "\n".join(lines).rstrip()
 
 
 def _inline(name: str, png: bytes | None) -> str:
-    return f"![{name}](data:image/png;base64,{base64.b64encode(png).decode()})" if png is not None else ""
+    if png is None:
+        return ""
+    return f"![{markdown_text(name)}](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def _plot(rundir: RunDir, uri: str) -> bytes | None:
+    """A plot that the result names: a PNG of the run's own. Whoever wrote the result may not have other files shown."""
+    place = rundir.location.inside(uri)
+    try:
+        png = place.read(at_most=PLOT_BYTES) if place is not None else None
+    except StorageError as exc:
+        if getattr(exc.__cause__, "errno", None) != errno.EFBIG:
+            raise
+        return None
+    return png if png is not None and png.startswith(_PNG) else None
 
 
 def _curves(reports: list[dict[str, Any]], counter: str | None) -> dict[str, list[tuple[float, float]]]:
@@ -91,11 +109,6 @@ def _curves(reports: list[dict[str, Any]], counter: str | None) -> dict[str, lis
     return {name: sorted(points.items()) for name, points in list(curves.items())[:CURVES] if len(points) > 1}
 
 
-def _thinned(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    every = -(-len(reports) // ROWS)
-    return [entry for number, entry in enumerate(reports, 1) if number % every == 0 or number == len(reports)]
-
-
 def _cell(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return markdown_text(text)

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, field_validator, model_validator
 
 from plugin_core.errors import SpecError
 from plugin_core.jsonsafe import json_safe
+from plugin_core.model import refusing
+from plugin_core.shown import shown
 from plugin_core.storage import Location, normalise
 
 if TYPE_CHECKING:
@@ -30,15 +32,15 @@ class _Reference(BaseModel):
 class RunRef(_Reference):
     """A run: its directory's URI, and the attempt (counted from 1) that made the result."""
 
-    uri: str
-    name: str
-    attempt: int = 1
+    uri: StrictStr
+    name: StrictStr
+    attempt: StrictInt = 1
 
 
 class CheckpointRef(_Reference):
     """A checkpoint directory on persistent storage, by URI."""
 
-    uri: str
+    uri: StrictStr
 
     @model_validator(mode="before")
     @classmethod
@@ -48,7 +50,10 @@ class CheckpointRef(_Reference):
         if isinstance(value, (TrainResult, TuneResult, RetrainResult)):
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "tune":
-            value = {**value["best"], "checkpoint": value["best"]["best_checkpoint"] or value["best"]["checkpoint"]}
+            best = value.get("best")
+            if not isinstance(best, dict):
+                raise ValueError("the tune result given has no best trial")
+            value = {**best, "checkpoint": best.get("best_checkpoint") or best.get("checkpoint"), "kind": "train"}
         if isinstance(value, dict) and value.get("kind") in ("train", "retrain"):
             if value.get("checkpoint") is None:
                 raise ValueError(f"the {value['kind']} result given has no checkpoint")
@@ -171,7 +176,7 @@ class EvaluationResult(_Result):
 class EvaluationRef(_Reference):
     """An evaluation to compare to: its result, as it is."""
 
-    uri: str
+    uri: StrictStr
     metrics: dict[str, Any]
     dataset: str | None = None
 
@@ -182,7 +187,9 @@ class EvaluationRef(_Reference):
         if isinstance(value, EvaluationResult):
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "evaluate":
-            return {"uri": value["run"]["uri"], "metrics": value["metrics"], "dataset": value.get("dataset")}
+            run = value.get("run")
+            uri = run.get("uri") if isinstance(run, dict) else None
+            return {"uri": uri, "metrics": value.get("metrics"), "dataset": value.get("dataset")}
         return value
 
 
@@ -259,11 +266,17 @@ def parse_result(data: Any) -> AnyResult:
     """A result from its JSON. Raises SpecError where it is none, or newer than this code."""
     if isinstance(data, _Result):
         return data  # type: ignore[return-value]
-    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
-        raise SpecError(f"result: given {str(data)[:80]!r}; accepted is the JSON of a {', '.join(_KINDS)} result")
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in _KINDS:
+        raise SpecError(f"result: given {shown(data)}; accepted is the JSON of a {', '.join(_KINDS)} result")
     version = data.get("schema_version", SCHEMA)
-    if not isinstance(version, int) or version > SCHEMA:
+    if type(version) is not int or version > SCHEMA:
         raise SpecError(
-            f"schema_version: given {version!r}; accepted is up to {SCHEMA}; upgrade ray-train-workflows to read the result"
+            f"schema_version: given {shown(version)}; accepted is up to {SCHEMA}; upgrade ray-train-workflows to read"
+            " the result"
         )
-    return _KINDS[data["kind"]].model_validate(data)
+    kind = _KINDS[data["kind"]]
+    try:
+        found: AnyResult = refusing(kind, kind.model_validate, data)
+    except SpecError as exc:
+        raise SpecError(f"result: {exc.message}") from None
+    return found

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import re
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from plugin_core import manifest
 from plugin_core.errors import StorageError
-from plugin_core.journal import read_reports
+from plugin_core.history import History
 from plugin_core.pins import pinned
+from plugin_core.results import AnyResult
 from plugin_core.rundir import CHILDREN, RunDir
 from plugin_core.storage import Location
-
-#: The end of a checkpoint directory's name: attempt and number (see `steps.worker`).
-_CHECKPOINT = re.compile(r"_a\d{3,}_\d{6,}$")
 
 
 @dataclass(frozen=True)
@@ -33,16 +31,20 @@ class Entry:
 
 def checkpoints(rundir: RunDir) -> list[Entry]:
     """What lies on storage, in the order of the reports."""
-    reported = {entry["checkpoint"]: entry["metrics"] for entry in read_reports(rundir) if entry.get("checkpoint")}
-    there = [name for name in rundir.location.names() if _CHECKPOINT.search(name)]
+    history = History.read(rundir)
+    reported = {name: entry["metrics"] for name, entry in history.checkpoints.items()}
+    there = [name for name in history.there if manifest.NAME.search(name)]
     order = {name: number for number, name in enumerate(reported)}
-    needed = _of_the_result(rundir)
+    needed = {address[1:] for address in _addresses(rundir.outermost.result())}
     found = []
     for name in sorted(there, key=lambda name: (order.get(name, len(order)), name)):
         place = rundir.location.child(name)
         problem = manifest.problem(place)
         state = f"damaged: {problem}" if problem else "complete" if name in reported else "unregistered"
-        why = (*(["the result"] if place.uri in needed else []), *(["a pin"] if pinned(rundir, name) else []))
+        why = (
+            *(["the result"] if _address(place.uri)[1:] in needed else []),
+            *(["a pin"] if pinned(rundir, name) else []),
+        )
         found.append(Entry(name, reported.get(name, {}), state, why))
     return found
 
@@ -52,21 +54,33 @@ def prunable(storage: Location, older_than: timedelta, also_results: bool = Fals
 
     A run may be pruned when its result, or the end of its last attempt, was recorded longer ago than `older_than` by the
     storage's own clock, which is the time in which what was handed out may still be picked up. Never a run that may live,
-    and never a checkpoint that a pin names. The checkpoints that its result names stay, unless `also_results`.
+    and never a checkpoint that a pin names. The checkpoints that a result names, the run's own or another's in this
+    storage, stay, unless `also_results`.
     """
+    results = {}
     for name in storage.names():
         rundir = RunDir.at(storage.child(name).uri)
-        if not rundir.exists() or (over := _over_since(rundir)) is None:
+        if rundir.exists():
+            results[rundir] = rundir.result()
+    named = set() if also_results else set().union(*(_addresses(result) for result in results.values()))
+    for rundir, result in results.items():
+        if not _is_over(rundir, result, older_than):
             continue
-        if datetime.now(UTC) - over < older_than:
-            continue
-        needed = set() if also_results else _of_the_result(rundir)
+        own = set() if also_results else {address[1:] for address in _addresses(result)}
         for part in _with_children(rundir):
             for checkpoint in part.location.names():
-                if not _CHECKPOINT.search(checkpoint) or pinned(part, checkpoint):
+                if not manifest.NAME.search(checkpoint) or pinned(part, checkpoint):
                     continue
-                if part.location.child(checkpoint).uri not in needed:
+                place = part.location.child(checkpoint)
+                if _address(place.uri)[1:] not in own and not named & _all_addresses(place.uri):
                     yield part, checkpoint
+
+
+def abort_uploads(storage: Location, older_than: timedelta) -> int:
+    """Abort what killed processes left of uploads in parts in those runs, which nobody sees and which costs; how many."""
+    rundirs = (RunDir.at(storage.child(name).uri) for name in storage.names())
+    over = (run for run in rundirs if run.exists() and _is_over(run, run.result(), older_than))
+    return sum(run.location.abort_uploads() for run in over)
 
 
 def prune(rundir: RunDir, checkpoint: str) -> bool:
@@ -77,13 +91,17 @@ def prune(rundir: RunDir, checkpoint: str) -> bool:
     return True
 
 
-def _over_since(rundir: RunDir) -> datetime | None:
+def _is_over(rundir: RunDir, result: AnyResult | None, older_than: timedelta) -> bool:
+    over = _over_since(rundir, result)
+    return over is not None and datetime.now(UTC) - over >= older_than
+
+
+def _over_since(rundir: RunDir, result: AnyResult | None) -> datetime | None:
     """When the run was over, by the storage's clock; None where it may still live, or go on."""
-    latest = rundir.latest()
-    end = rundir.end(latest) if latest else None
-    if rundir.result() is not None:
+    if result is not None:
         return _modified(rundir.step.child("result.json"))
-    if end is not None:
+    latest = rundir.latest()
+    if latest and rundir.end(latest) is not None:
         return _modified(rundir.step.child(f"attempts/{latest:03}.end.json"))
     return None
 
@@ -96,10 +114,36 @@ def _modified(place: Location) -> datetime | None:
     return found
 
 
-def _of_the_result(rundir: RunDir) -> set[str]:
-    """The URIs of the checkpoints that a run's result names, wherever in it."""
-    result = rundir.outermost.result()
-    return set(re.findall(r'"uri": "([^"]+)"', json.dumps(result.to_json()))) if result is not None else set()
+def _addresses(result: AnyResult | None) -> set[tuple[str, ...]]:
+    """The addresses of the checkpoints that a result names, wherever in it."""
+    strings = _strings(result.to_json()) if result is not None else ()
+    return {address for text in strings if manifest.NAME.search(_address(text)[-1]) for address in _all_addresses(text)}
+
+
+def _strings(data: Any) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, (dict, list)):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from _strings(item)
+
+
+def _all_addresses(uri: str) -> set[tuple[str, ...]]:
+    """The addresses that a checkpoint has: as its URI says and, on this machine, where links lead to."""
+    return {_address(uri)} if "://" in uri else {_address(uri), _address(os.path.realpath(uri))}
+
+
+def _address(uri: str) -> tuple[str, ...]:
+    """A checkpoint's place by names alone: its run, the runs within that one, itself.
+
+    One storage has many URIs (links, mounts, options in another order), and what is compared here decides a deletion.
+    """
+    path = urlsplit(uri).path if "://" in uri else uri
+    parts = [part for part in path.split("/") if part]
+    start = len(parts) - 2
+    while start >= 2 and parts[start - 1] == CHILDREN:
+        start -= 2
+    return tuple(parts[max(start, 0) :]) or ("",)
 
 
 def _with_children(rundir: RunDir) -> Iterator[RunDir]:

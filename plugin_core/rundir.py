@@ -4,13 +4,9 @@ Everything an outsider needs to know about a run is here, so that neither the or
 
     .step/spec.json, payload.pkl, code.zip   what runs                           (orchestrator)
     .step/request.json                       which request of an engine it serves (orchestrator)
-    .step/attempts/NNN.json                  receipt and fencing token           (orchestrator, create if absent)
-    .step/attempts/NNN.end.json              how that attempt ended, and why     (driver; create if absent)
-    .step/intent.json                        what is not wanted any more         (orchestrators)
+    .step/attempts/…                         each attempt's receipt, heartbeat and end; cancels (see `attempts`)
     .step/told/READER.json                   what was told of journal and log  (orchestrators)
-    .step/interest.json                      a counter: somebody still waits     (orchestrators)
-    .step/heartbeat/NNN.json                 a counter that moves, and the phase (driver)
-    .step/journal/NNN-SSSS.jsonl             every report                        (Ray Train controller)
+    .step/journal/NNN-SSSSSSS.jsonl          every report                        (Ray Train controller)
     .step/result.json                        the result, last                    (driver; create if absent)
     .step/pins/CHECKPOINT/…                  who else needs a checkpoint         (registries, child runs, other runs)
     _children/NAME/                          a run within this one: a trial of a search, a part of a retraining. It has no
@@ -22,63 +18,38 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import re
 import secrets
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, TypeVar
 
-from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
+from annotated_types import Ge
+from pydantic import StringConstraints
+
+from plugin_core import ownership
+from plugin_core.attempts import FOLDER, INTEREST, Attempts, OldIntent, file_name
+from plugin_core.attempts import AttemptEnd as AttemptEnd
+from plugin_core.attempts import Heartbeat as Heartbeat
+from plugin_core.attempts import Intent as Intent
+from plugin_core.attempts import Receipt as Receipt
+from plugin_core.errors import REFUSED, PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.functions import unpickle_functions
+from plugin_core.names import GENERATION
+from plugin_core.names import run_name as run_name
 from plugin_core.record import changed_fields, code_alone, make_record
 from plugin_core.results import AnyResult, parse_result
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.storage import Location, default_storage_path, numbered
+from plugin_core.stored import Object, Record, parse
 
 T = TypeVar("T")
 CHILDREN = "_children"
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """Written before the submit: which Ray job an attempt is, and where. The highest one owns the run (the fence).
-
-    `cluster` is the cluster's identity (see `clusters.Cluster`), `incarnation` the session name of its head.
-    """
-
-    attempt: int
-    submission_id: str
-    nonce: str
-    address: str
-    incarnation: str
-    generation: int = 1
-    cluster: str = ""
-
-    def job_url(self, dashboard_url: str = "") -> str:
-        """The job's page. `dashboard_url`: where a person reaches the dashboard, when that is not `address`."""
-        return f"{(dashboard_url or self.address).rstrip('/')}/#/jobs/{self.submission_id}"
-
-
-@dataclass(frozen=True)
-class AttemptEnd:
-    """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` the whole traceback."""
-
-    outcome: str
-    message: str = ""
-    details: str = ""
-    elapsed_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Intent:
-    """What is not wanted any more. A cancel is never taken back; it just does not hold for attempts that start later.
-
-    `cancel_through`: attempts up to this one are to stop. `whole_run`: an id of the last cancel of the whole run, which
-    every call that followed the run at that time obeys too; `whole_through` is the newest attempt that it found.
-    """
-
-    cancel_through: int = 0
-    whole_run: str = ""
-    whole_through: int = 0
+#: The files under `.step/` that say what runs.
+CODE = ("spec.json", "payload.pkl", "code.zip")
+#: No record of ours, results with their slices included, comes near so many bytes; an orchestrator reads no more.
+RECORD_BYTES = 64 * 2**20
+#: A journal's file, and how many of its lines (of a log, characters).
+Segment = Annotated[str, StringConstraints(pattern=r"^\d{1,9}-\d{1,9}\.jsonl$")]
+Lines = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -91,31 +62,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Position:
-    """How far somebody has read: lines by the journal's segment, characters by the log's job."""
+    """How far somebody has read: lines of the journal's last segment by its name, characters by the log's job."""
 
-    journal: dict[str, int] = field(default_factory=dict)
-    logs: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Heartbeat:
-    """`links`: where the run's trackers show it."""
-
-    counter: int
-    phase: str
-    elapsed_s: float = 0.0
-    links: dict[str, str] = field(default_factory=dict)
-
-
-def run_name(*parts: str) -> str:
-    """A run's name out of an engine's ids: safe for paths, equal for equal ids, long ones shortened with a hash."""
-    given = [part for part in parts if part]
-    joined = "--".join(given)
-    safe = re.sub(r"[^A-Za-z0-9._=-]+", "_", joined).lstrip(".-")
-    # a part that holds the separator, or looks like a generation's ending, could be mistaken for another name
-    if safe == joined and len(safe) <= 96 and joined.split("--") == given and not re.search(r"\.g\d+$", joined):
-        return safe
-    return f"{safe[:80]}-{hashlib.sha256(json.dumps(given).encode()).hexdigest()[:10]}"
+    journal: dict[Segment, Lines] = field(default_factory=dict)
+    logs: dict[str, Lines] = field(default_factory=dict)
 
 
 class RunDir:
@@ -125,6 +75,9 @@ class RunDir:
         self.location = location
         self.generation = generation
         self.step = location.child(".step")
+        #: what this object answers with instead of the files of `CODE` (see `run_code`)
+        self.held: dict[str, bytes] | None = None
+        self._attempts = self.step.child(FOLDER)
 
     @classmethod
     def of(cls, spec: StepSpec, generation: int = 1) -> RunDir:
@@ -137,7 +90,7 @@ class RunDir:
     @classmethod
     def at(cls, uri: str) -> RunDir:
         location = Location.of(uri, "run")
-        match = re.search(r"\.g(\d+)$", location.name)
+        match = GENERATION.search(location.name)
         return cls(location, int(match.group(1)) if match else 1)
 
     @property
@@ -168,6 +121,13 @@ class RunDir:
         """Whether something was ever asked for under this name here."""
         return self._read("spec.json") is not None
 
+    def is_of(self, name: str) -> bool:
+        """Whether what lies here is the run of that name, in whichever generation."""
+        found: Any = self._read_as(Object, "spec.json")
+        for name_of in ("spec", "run_config", "name"):
+            found = found.get(name_of) if isinstance(found, dict) else None
+        return bool(found == name)
+
     def write_spec(self, spec: StepSpec, *, replace_code: bool = False) -> None:
         """Keep the spec and its functions, or check that what is kept is the same.
 
@@ -176,11 +136,21 @@ class RunDir:
         where a function cannot be sent.
         """
         record, payload, sources = make_record(spec)
-        kept = self._read_json("spec.json")
+        self.check_owner()
+        kept = self._read_as(Record, "spec.json")
+        if kept is None and self.generation == 1 and GENERATION.search(self.name):
+            raise SpecError(
+                f"run_config.name: got {self.name!r}; expected a name without .gN at its end, which counts the generations"
+                " of a run"
+            )
         if kept is not None:
             changed = changed_fields(kept, record)
             alone = code_alone(kept, record)
-            if changed and not (replace_code and alone) and (self.receipts() or self.result() is not None):
+            begun = self._has_begun()
+            if begun and not changed and kept["payload"] == record["payload"] and kept.get("python") == record["python"]:
+                # the code of a run that began stays as it is: a job of it may be about to read it
+                payload = sources = b""
+            if changed and not (replace_code and alone) and begun:
                 names = ", ".join(changed)
                 raise SpecChangedError(
                     f"run_config.name: given {self.name!r}, which already stands for another spec at {self.uri} (different:"
@@ -194,13 +164,25 @@ class RunDir:
             self._write("code.zip", sources)
         self._write_json("spec.json", record)
 
+    def check_owner(self) -> None:
+        """Raise SpecError where this directory, or the code in it, belongs to another local user."""
+        if self.location.is_local:
+            ownership.check_run(self.location.path, [".step", *(f".step/{name}" for name in CODE)])
+
+    def _has_begun(self) -> bool:
+        """Whether some of it ran, or may have."""
+        if self.result() is not None:
+            return True
+        ends = [self.end(attempt) for attempt in self.receipts()]
+        return any(end is None or end.outcome != REFUSED for end in ends)
+
     def write_child_spec(self, spec: StepSpec) -> None:
         """Keep the spec of a run within another one, whose functions are the outer one's."""
         kind = spec.kind  # type: ignore[attr-defined]
         self._write_json("spec.json", {"schema": SCHEMA, "kind": kind, "spec": spec.to_json(), "payload": False})
 
-    def read_record(self) -> dict[str, Any]:
-        record = self._read_json("spec.json")
+    def read_record(self) -> Record:
+        record = self._read_as(Record, "spec.json")
         if record is None:
             raise SpecError(f"run: given {self.uri!r}; there is no run (no .step/spec.json)")
         if record["schema"] > SCHEMA:
@@ -244,18 +226,22 @@ class RunDir:
 
     # ---- attempts
 
+    def attempts(self) -> Attempts:
+        """What may have changed, by one listing."""
+        return Attempts(self._attempts.versions())
+
     def receipts(self) -> list[int]:
-        return numbered(self.step.child("attempts").names())
+        return numbered(self._attempts.names())
 
     def latest(self) -> int:
         """The number of the newest attempt; 0: none."""
         return (self.receipts() or [0])[-1]
 
     def receipt_location(self, attempt: int) -> Location:
-        return self.step.child(f"attempts/{attempt:03}.json")
+        return self._attempts.child(file_name(attempt))
 
     def receipt(self, attempt: int) -> Receipt | None:
-        return self._read_as(Receipt, f"attempts/{attempt:03}.json")
+        return self._read_as(Receipt, f"{FOLDER}/{file_name(attempt)}")
 
     def claim(self, attempt: int, address: str, incarnation: str, cluster: str = "") -> Receipt | None:
         """Take the right to be attempt `attempt`; None when somebody else has it. Every lower attempt is fenced by it."""
@@ -274,34 +260,33 @@ class RunDir:
 
     def record_end(self, attempt: int, end: AttemptEnd) -> None:
         """Record how an attempt ended; the first record stays."""
-        self.step.child(f"attempts/{attempt:03}.end.json").create(_dump(asdict(end)))
+        self._attempts.child(file_name(attempt, "end")).create(_dump(asdict(end)))
 
     def end(self, attempt: int) -> AttemptEnd | None:
-        return self._read_as(AttemptEnd, f"attempts/{attempt:03}.end.json")
+        return self._read_as(AttemptEnd, f"{FOLDER}/{file_name(attempt, 'end')}")
 
     # ---- intent, heartbeat, result
 
     def cancel(self, attempt: int | None = None) -> Intent:
         """Say that the run, or its attempts up to `attempt`, are to stop. The driver obeys it even when nobody lives to
         send a stop."""
-        before = self.intent()
         if attempt is None:
-            last = self.latest()
-            intent = Intent(max(last, before.cancel_through), secrets.token_hex(4), last)
+            name = file_name(self.latest(), f"cancel-{secrets.token_hex(4)}")
         else:
-            intent = replace(before, cancel_through=max(attempt, before.cancel_through))
-        self._write_json("intent.json", asdict(intent))
-        return intent
+            name = file_name(attempt, "cancel")
+        self._attempts.child(name).create(b"{}")
+        return self.intent()
 
     def intent(self) -> Intent:
-        return self._read_as(Intent, "intent.json") or Intent()
+        return self.attempts().intent | self.old_intent()
+
+    def old_intent(self) -> Intent:
+        """What an earlier version was told; nothing is added to it any more."""
+        return (self._read_as(OldIntent, "intent.json") or OldIntent()).as_now()
 
     def show_interest(self) -> None:
         """A sign that an orchestrator waits for the run; for `limits.orphan_timeout_s`."""
-        self._write_json("interest.json", {"counter": secrets.token_hex(4)})
-
-    def interest(self) -> str:
-        return str((self._read_json("interest.json") or {}).get("counter", ""))
+        self._write_json(f"{FOLDER}/{INTEREST}", {"counter": secrets.token_hex(4)})
 
     def position(self, reader: str) -> Position:
         return self._read_as(Position, f"told/{reader}.json") or Position()
@@ -310,44 +295,49 @@ class RunDir:
         self._write_json(f"told/{reader}.json", asdict(position))
 
     def beat(self, attempt: int, heartbeat: Heartbeat) -> None:
-        self._write_json(f"heartbeat/{attempt:03}.json", asdict(heartbeat))
+        self._write_json(f"{FOLDER}/{file_name(attempt, 'beat')}", asdict(heartbeat))
 
     def heartbeat(self, attempt: int) -> Heartbeat | None:
-        return self._read_as(Heartbeat, f"heartbeat/{attempt:03}.json")
+        beat = self._read_as(Heartbeat, f"{FOLDER}/{file_name(attempt, 'beat')}")
+        # where earlier versions kept it
+        return beat or self._read_as(Heartbeat, f"heartbeat/{file_name(attempt)}")
+
+    def show_links(self, attempt: int, links: dict[str, str]) -> None:
+        """Where the attempt's trackers show the run, by tracker."""
+        self._write_json(f"{FOLDER}/{file_name(attempt, 'links')}", links)
+
+    def links(self, attempt: int) -> dict[str, str]:
+        return self._read_as(dict[str, str], f"{FOLDER}/{file_name(attempt, 'links')}") or {}
 
     def write_result(self, result: AnyResult) -> AnyResult:
         """Write the result once; returns the one that is there, this one or that of another attempt."""
         self.step.child("result.json").create(_dump(result.to_json()))
         return self.result() or result
 
+    def has_result(self) -> bool:
+        return self.step.child("result.json").is_file()
+
     def result(self) -> AnyResult | None:
-        data = self._read_json("result.json")
-        return parse_result(data) if data is not None else None
+        data = self._read_as(Object, "result.json")
+        try:
+            return parse_result(data) if data is not None else None
+        except SpecError as exc:
+            raise SpecError(f"{self.uri}/.step/result.json: {exc.message}") from None
 
     # ---- small helpers
 
-    def _read(self, name: str) -> bytes | None:
-        return self.step.child(name).read()
+    def _read(self, name: str, at_most: int | None = None) -> bytes | None:
+        if self.held is not None and name in CODE:
+            return self.held.get(name)
+        return self.step.child(name).read(at_most)
 
     def _write(self, name: str, data: bytes) -> None:
         self.step.child(name).write(data)
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        data = self._read(name)
-        if data is None:
-            return None
-        try:
-            loaded: dict[str, Any] = json.loads(data)
-        except ValueError as exc:
-            raise StorageError(f"{self.uri}/.step/{name} holds no JSON ({exc})") from exc
-        return loaded
-
     def _read_as(self, kind: type[T], name: str) -> T | None:
-        """A record from its JSON; fields that a later version added are passed over."""
-        data = self._read_json(name)
-        if not data:
-            return None
-        return kind(**{field.name: data[field.name] for field in fields(kind) if field.name in data})  # type: ignore[arg-type]
+        """None where there is none; StorageError where it is damaged."""
+        data = self._read(name, RECORD_BYTES)
+        return parse(kind, data, f"{self.uri}/.step/{name}") if data is not None else None
 
     def _write_json(self, name: str, data: dict[str, Any]) -> None:
         self._write(name, _dump(data))

@@ -155,10 +155,12 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def is_users_file(file: str | None) -> bool:
-    """Whether a file is the user's own: outside the standard library and site-packages."""
+    """Whether a file is the user's own: outside the standard library and site-packages (a .pth file may add some)."""
     if not file or file.startswith("<") or file in ("built-in", "frozen"):
         return False
     path = Path(file).resolve()
+    if {"site-packages", "dist-packages"}.intersection(path.parts):
+        return False
     return not any(path.is_relative_to(folder) for folder in _installed_folders())
 
 
@@ -167,6 +169,8 @@ def _installed_folders() -> set[Path]:
     return {
         *(Path(sysconfig.get_path(name)).resolve() for name in names),
         *(Path(folder).resolve() for folder in [*site.getsitepackages(), site.getusersitepackages()]),
+        # those of other environments, which a .pth file may add
+        *(Path(entry).resolve() for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
     }
 
 
@@ -192,7 +196,7 @@ def find_without_import(module_name: str) -> ModuleSpec | None:
     sofar = ""
     for part in module_name.split("."):
         sofar = f"{sofar}.{part}" if sofar else part
-        found = PathFinder.find_spec(sofar, list(path) if path is not None else ["", *sys.path])
+        found = PathFinder.find_spec(sofar, list(path) if path is not None else [*sys.path, ""])
         if found is None:
             if path is None and (part in sys.builtin_module_names or part in sys.modules):
                 return getattr(sys.modules.get(module_name), "__spec__", None)

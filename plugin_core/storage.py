@@ -7,21 +7,23 @@ itself). "Cannot be read" is never "absent": only a definite not-found gives Non
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import posixpath
 import re
 import shutil
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from plugin_core.errors import SpecError, StorageError
-from plugin_core.filesystems import BUCKETS, Backend, backend, check_uri, path_of
+from plugin_core.filesystems import BUCKETS, Backend, backend, path_of
 from plugin_core.filesystems import be_patient as be_patient
+from plugin_core.references import check_below, check_length, check_local_path, check_storage_uri, quoted
+from plugin_core.refusals import refusal
+from plugin_core.small_files import SmallFiles
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
@@ -36,9 +38,14 @@ def normalise(uri: str) -> str:
     """A local path made absolute (also from `file://`), another URI as it is. Raises SpecError where it is no place."""
     if not uri:
         raise SpecError("given ''; accepted is a local path or a URI")
+    check_length(uri)
     if "://" not in uri:
-        return str(Path(uri).expanduser().absolute())
-    check_uri(uri)
+        check_local_path(uri)
+        try:
+            return str(Path(uri).expanduser().absolute())
+        except RuntimeError as exc:  # ~somebody
+            raise SpecError(f"got {uri!r}; expected a local path ({exc})") from None
+    check_storage_uri(uri)
     parts = urlsplit(uri)
     return parts.path if parts.scheme == "file" else uri
 
@@ -71,6 +78,16 @@ class Location:
         return backend("", "", "") if self.is_local else backend(parts.scheme, parts.netloc, parts.query)
 
     @property
+    def has_folders(self) -> bool:
+        """Whether a folder has to be made before there is something in it."""
+        return self._backend.has_folders
+
+    @property
+    def small_files(self) -> SmallFiles:
+        """Those of the same storage, by their `path`."""
+        return self._backend.files
+
+    @property
     def path(self) -> str:
         """The path on `fs`: absolute for local files, `bucket/key` elsewhere."""
         return self.uri if self.is_local else path_of(self.uri)
@@ -80,10 +97,26 @@ class Location:
         return posixpath.basename(self.path)
 
     def child(self, *parts: str) -> Location:
+        """The place of that name below this one. Raises SpecError for a name that leads elsewhere."""
+        for part in parts:
+            check_below(self.uri, part)
         if self.is_local:
             return Location(posixpath.join(self.uri, *parts))
         split = urlsplit(self.uri)
-        return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *parts))))
+        return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *map(quoted, parts)))))
+
+    def inside(self, uri: str) -> Location | None:
+        """The place of a URI that a file in here names, where it lies in here; None for any other."""
+        place = Location.of(uri, "path")
+        if self.is_local and place.is_local:
+            # a link in here may lead out, and the storage may have had another path when the file was written
+            home, there = os.path.realpath(self.path), os.path.realpath(place.path)
+            return place if there.startswith(home + "/") else None
+        ours, theirs = urlsplit(self.uri), urlsplit(place.uri)
+        same = (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc) and not (self.is_local or place.is_local)
+        if not same or not place.path.startswith(self.path + "/"):
+            return None
+        return Location(urlunsplit(theirs._replace(query=ours.query)))  # opened as this one is, whatever the file says
 
     @property
     def parent(self) -> Location:
@@ -101,149 +134,118 @@ class Location:
 
     # ---- reading
 
-    def read(self) -> bytes | None:
-        """The content, or None where there is definitely none. Raises StorageError when it cannot be told."""
-        try:
-            with self.fs.open_input_stream(self.path) as stream:
-                data: bytes = stream.read()
-                return data
-        except FileNotFoundError:
-            self._bucket_must_exist()
-            return None
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be read: {exc}") from exc
+    def read(self, at_most: int | None = None) -> bytes | None:
+        """The content, or None where there is definitely none. Raises StorageError when it cannot be told, or where there
+        are more than `at_most` bytes."""
+        return self.read_since("", at_most)[0]
 
-    def names(self) -> list[str]:
-        """Sorted names of what lies directly under here; empty where there is nothing."""
-        try:
-            if self.is_local:
-                # arrow's listing fails when the folder, or a file in it, comes or goes in the same moment
-                return sorted(os.listdir(self.path))
-            if self._backend.names is not None:
-                return sorted(self._backend.names(self.path))
-            from pyarrow.fs import FileSelector
-
-            found = self.fs.get_file_info(FileSelector(self.path, allow_not_found=True))
-        except FileNotFoundError:
+    def read_since(self, version: str, at_most: int | None = None) -> tuple[bytes | None, str]:
+        """The content and its version; (None, `version`) where it still is of that version, (None, "") where there is none.
+        Versions are compared for equality only; some storages have none, and are read each time."""
+        with self._failing("read"):
+            with contextlib.suppress(FileNotFoundError):
+                return self.small_files.read(self.path, version, at_most)
             self._bucket_must_exist()
-            return []
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
-        if not found:
-            self._bucket_must_exist()  # arrow lists one that is not there as an empty one
-        return sorted(info.base_name for info in found)
+        return None, ""
+
+    def names(self, after: str = "") -> list[str]:
+        """Sorted names of what lies directly under here; empty where there is nothing. `after`: only the names that come
+        after this one, which some storages list alone."""
+        return sorted(self._listed(lambda: dict.fromkeys(self.small_files.names(self.path, after), "")))
+
+    def versions(self) -> dict[str, str]:
+        """The names of what lies directly under here, each with its version: of a file that was written anew it is another
+        one. Folders have "" everywhere."""
+        return self._listed(lambda: self.small_files.versions(self.path))
+
+    def _listed(self, listing: Callable[[], dict[str, str]]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._failing("listed"):
+            with contextlib.suppress(FileNotFoundError):
+                found = listing()
+            if not found:
+                self._bucket_must_exist()  # one that is not there is listed as an empty one
+        return found
 
     def files(self) -> dict[str, FileInfo]:
         """The files in and below this directory, by their path from here; none where there is nothing."""
         from pyarrow.fs import FileSelector, FileType
 
-        try:
+        with self._failing("listed"):
             found = self.fs.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be listed: {exc}") from exc
-        if not found:
-            self._bucket_must_exist()
+            if not found:
+                self._bucket_must_exist()
         start = len(self.path.strip("/")) + 1
         return {info.path.strip("/")[start:]: info for info in found if info.type == FileType.File}
 
+    def is_file(self) -> bool:
+        """Whether this file is there now: one request, and no answer from a mount's memory."""
+        with self._failing("looked up"):
+            return self.small_files.is_file(self.path)
+
     def exists(self) -> bool:
+        """Whether a file or a folder is there."""
         from pyarrow.fs import FileType
 
-        try:
+        with self._failing("looked up"):
             return bool(self.fs.get_file_info(self.path).type != FileType.NotFound)
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
 
     # ---- writing
 
     def write(self, data: bytes) -> None:
         """Replace the content atomically: a reader sees the old or the new, a crash leaves one of them."""
-        try:
-            if self.is_local:
-                temporary = self._write_beside(data)
-                os.replace(temporary, self.path)
-                return
-            with self.fs.open_output_stream(self.path) as stream:
-                stream.write(data)
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
+        with self._failing("written"):
+            self.small_files.write(self.path, data)
 
     def upload(self, file: Path) -> None:
         """Write a local file's content, in parts and so not atomically. Raises StorageError."""
-        try:
-            self.fs.create_dir(self.parent.path)
+        with self._failing("written"):
+            self.parent.make_dir()
             with file.open("rb") as source, self.fs.open_output_stream(self.path) as stream:
                 shutil.copyfileobj(source, stream, 1 << 20)
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be written: {exc}") from exc
 
     def create(self, data: bytes) -> bool:
         """Write unless something is there; True for the one caller who did. Atomic over processes and hosts."""
-        if not self.is_local:
-            return self._create_remotely(data)
-        try:
-            temporary = self._write_beside(data)
-            try:
-                os.link(temporary, self.path)
-            except FileExistsError:
-                return False
-            finally:
-                os.unlink(temporary)
-        except OSError as exc:
-            hint = " (the file system has no hard links)" if exc.errno in (errno.EPERM, errno.EOPNOTSUPP) else ""
-            raise StorageError(f"{self.uri} cannot be created: {exc}{hint}") from exc
-        return True
-
-    def _create_remotely(self, data: bytes) -> bool:
-        create = self._backend.create
-        if create is None:
+        with self._failing("created"):
+            created = self.small_files.create(self.path, data)
+        if created is None:
             raise SpecError(
                 f"storage_path: given {self.uri!r}, where files cannot be created without a race, as a run needs it;"
                 " accepted there are datasets and outputs"
             )
-        try:
-            # a request whose answer was lost is sent again, and then finds what it wrote itself
-            return create(self.path, data) or self.read() == data
-        except StorageError:
-            raise
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be created: {exc}") from exc
+        # a request whose answer was lost is sent again, and then finds what it wrote itself
+        return created or (not self.is_local and self.read() == data)
 
     def delete(self) -> None:
         """Delete this file; fine where there is none."""
-        self._delete_by(self.fs.delete_file)
+        with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
+            self.small_files.delete(self.path)
 
     def delete_dir(self) -> None:
         """Delete this directory and what is in it; fine where there is none."""
-        self._delete_by(self.fs.delete_dir)
+        with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
+            self.small_files.delete_dir(self.path)
 
-    def _delete_by(self, delete: Callable[[str], None]) -> None:
-        try:
-            delete(self.path)
-        except FileNotFoundError:
-            pass
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be deleted: {exc}") from exc
+    def abort_uploads(self) -> int:
+        """Abort what a killed process left of uploads in parts under here, which nobody sees and which costs; how many
+        there were. Whoever may still be uploading here fails. Raises StorageError."""
+        with self._failing("rid of unfinished uploads"):
+            return self.small_files.abort_uploads(self.path)
 
     def make_dir(self) -> None:
-        try:
-            self.fs.create_dir(self.path, recursive=True)
-        except self._backend.errors as exc:
-            raise StorageError(f"{self.uri} cannot be made: {exc}") from exc
+        if self.has_folders:
+            with self._failing("made"):
+                self.fs.create_dir(self.path, recursive=True)
 
-    def _write_beside(self, data: bytes) -> str:
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        temporary = f"{self.path}.{uuid.uuid4().hex[:8]}.tmp"
+    @contextlib.contextmanager
+    def _failing(self, done: str) -> Iterator[None]:
+        """What the storage raises becomes a StorageError: this place cannot be `done`."""
         try:
-            with open(temporary, "xb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except OSError:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
+            yield
+        except (StorageError, SpecError):
             raise
-        return temporary
+        except self._backend.errors as exc:
+            raise StorageError(f"{self.uri} cannot be {done}: {exc}") from exc
 
     def _bucket_must_exist(self) -> None:
         """Raise StorageError where the bucket of what is not there is not there either: the SDKs report both alike."""
@@ -251,7 +253,7 @@ class Location:
 
         parts = urlsplit(self.uri)
         bucket = (parts.scheme, parts.netloc, parts.query)
-        if self.is_local or parts.scheme not in BUCKETS or bucket in _buckets_seen:
+        if parts.scheme not in BUCKETS or parts.scheme == "s3" or bucket in _buckets_seen:
             return
         name = self.path.partition("/")[0]
         try:
@@ -268,32 +270,6 @@ class Location:
 
 #: The buckets that this process has found to be there.
 _buckets_seen: set[tuple[str, str, str]] = set()
-
-#: What storages answer to who will never be served as things are; the words of S3's SDKs, of pyarrow and of fsspec.
-_REFUSALS = {
-    r"NoSuchBucket|NO_SUCH_BUCKET|bucket does not exist|there is no bucket": "where there is no such bucket",
-    r"NoCredentials|Unable to locate credentials": "and there are no credentials for it here",
-    # of a HEAD request there is no telling which of the two
-    r"InvalidAccessKeyId|INVALID_ACCESS_KEY_ID|SignatureDoesNotMatch|Access_?Denied|ACCESS_DENIED|Forbidden|status 403": (
-        "which refuses these credentials (a wrong key, or no permission)"
-    ),
-}
-
-
-def refusal(error: BaseException) -> str:
-    """Why a storage that answered will not do, in words; "" where it may yet."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return f"where this user may not write ({os.strerror(cause.errno)})"
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOTDIR, errno.EEXIST):
-            return "where a file stands in the way"
-        text = f"{type(cause).__name__}: {cause}"
-        for pattern, words in _REFUSALS.items():
-            if re.search(pattern, text):
-                return words
-        cause = cause.__cause__
-    return ""
 
 
 def numbered(names: list[str]) -> list[int]:

@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 import time
 from collections.abc import Awaitable, Callable
 
-from plugin_core import env_files
-from plugin_core.clusters import Cluster, LocalCluster, check_fits
-from plugin_core.data import check_functions_and_data
+from plugin_core import handover, run_code
+from plugin_core.clusters import Cluster, LocalCluster
 from plugin_core.decide import TERMINAL, Action, Do, Job, decide
+from plugin_core.ending import see_off
 from plugin_core.errors import (
     CLUSTER_ERRORS,
+    REFUSED,
     ClusterUnreachableError,
     InfrastructureError,
-    RayTrainWorkflowsError,
     SpecError,
     StepCancelledError,
     StorageError,
     from_outcome,
 )
 from plugin_core.follow import Event, Follower, Listener
-from plugin_core.generations import lay_down
-from plugin_core.jobs import ApiError
+from plugin_core.jobs import ApiError, JobsClient
 from plugin_core.observe import Look, Observer
+from plugin_core.preparation import prepare as prepare
+from plugin_core.preparation import release
+from plugin_core.references import allowed_here
 from plugin_core.results import AnyResult
 from plugin_core.rundir import AttemptEnd, Receipt, RunDir
 from plugin_core.sources import git_commit
 from plugin_core.specs import StepSpec
-from plugin_core.storage import default_storage_path, refusal
-from plugin_core.sync import in_thread, run_sync
+from plugin_core.sync import Threads, in_thread, run_sync
+from plugin_core.takeover import RENEW_S
 
 #: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
@@ -45,38 +48,6 @@ SUBMIT_ERRORS = 10
 JOB_VARIABLES = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 #: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
 STORAGE_PATIENCE_S = 600.0
-
-
-async def prepare(spec: StepSpec, cluster: Cluster, request: str | None = None, listener: Listener | None = None) -> RunDir:
-    """Check the step and lay down its run directory; nothing is submitted. Raises SpecError and its kin.
-
-    `request`: the engine's mark of who asks, for tasks that a person may ask for again (see `generations`).
-    """
-    env_files.as_variables(cluster.env_files)
-    await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
-    try:
-        rundir, remark = await in_thread(lay_down, spec, request)
-    except StorageError as exc:
-        if why := refusal(exc):
-            given = spec.run_config.storage_path or default_storage_path()
-            raise SpecError(
-                f"run_config.storage_path: given {given!r}, {why}; accepted is storage that this process may write"
-            ) from exc
-        raise
-    cluster = cluster.of_run(rundir.uri)
-    if remark and listener is not None:
-        listener(Event("state", remark))
-    # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
-    if not await in_thread(rundir.receipts) and await in_thread(rundir.result) is None:
-        try:
-            async with await cluster.connect() as client:
-                await client.version()
-                if not cluster.autoscaling:
-                    check_fits(spec, await client.nodes())
-        except SpecError:
-            await _release(cluster, False, listener)  # nothing will ever run there
-            raise
-    return rundir
 
 
 class Supervisor:
@@ -103,11 +74,12 @@ class Supervisor:
         self._wanted = wanted
         self.cluster = cluster = cluster.of_run(rundir.uri)
         self._metadata = metadata or {}
+        self._threads = Threads.of(rundir.uri)
         self._observer = Observer(rundir, cluster, since_attempt)
         self._follower = Follower(rundir, listener, reader)
         self._tell = self._follower.tell
         self._submit_errors = 0
-        self._interest_due = 0.0
+        self._interest_due = self._handover_due = 0.0
         self._storage_away_since: float | None = None
 
     @property
@@ -148,7 +120,7 @@ class Supervisor:
 
     async def cancel(self, attempt: int | None = None) -> str:
         """Cancel the run (or its attempts up to `attempt`): see `acancel`."""
-        await in_thread(self.rundir.cancel, attempt)
+        await self._threads(self.rundir.cancel, attempt)
         self._observer.attempt = attempt or 0
         self.give_up()
         try:
@@ -193,15 +165,18 @@ class Supervisor:
         receipt, seen = look.receipt, look.seen
         match action.do:
             case Do.RETURN:
-                result = await in_thread(self.rundir.result)
-                await _release(self.cluster, True, self._tell)
+                result = await self._threads(self.rundir.result)
+                await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
+                await release(self.cluster, True, self._tell)
                 return result
             case Do.FAIL:
                 over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
                 if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
-                    await in_thread(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                    await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                if seen.end is not None and seen.job is Job.UNREACHABLE and action.outcome != "cancelled":
+                    await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
                 if not seen.superseded:
-                    await _release(self.cluster, False, self._tell)
+                    await release(self.cluster, False, self._tell)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
@@ -209,15 +184,17 @@ class Supervisor:
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._start_job(receipt)
+            case Do.WAIT if receipt and seen.job is Job.PENDING and time.monotonic() > self._handover_due:
+                await self._keep_handed_over(receipt)
             case Do.STOP if receipt is not None:
                 if seen.cancel_wanted and not seen.attempt_unwanted:
                     # it was claimed after the cancel: its driver must know, should this process die now
-                    await in_thread(self.rundir.cancel, receipt.attempt)
+                    await self._threads(self.rundir.cancel, receipt.attempt)
                 await self._stop_job(receipt)
         return None
 
     async def _submit(self, attempt: int, gave_up_on_cluster: bool) -> None:
-        last = await in_thread(self.rundir.latest)
+        last = await self._threads(self.rundir.latest)
         if last >= attempt:
             return  # somebody else was faster; the next look finds their attempt
         try:
@@ -229,32 +206,64 @@ class Supervisor:
             self._tell(Event("state", f"attempt {attempt} waits for the cluster: {exc.message}"))
             await self.close()
             return
+        spec = await self._threads(self.rundir.read_spec)
+        try:
+            # before the claim: what cannot be uploaded must not leave an attempt behind
+            uploaded = await client.upload(spec.runtime_env)
+        except ClusterUnreachableError as exc:
+            self._not_submitted(f"attempt {attempt} waits for its upload", exc)
+            return
         claim = self.rundir.claim
-        receipt = await in_thread(claim, attempt, client.address, incarnation, self.cluster.identity)
+        receipt = await self._threads(claim, attempt, client.address, incarnation, self.cluster.identity)
         if receipt is not None:
             self._observer.attempt = attempt
-            await self._start_job(receipt)
+            await self._start_job(receipt, spec.model_copy(update={"runtime_env": uploaded}))
 
-    async def _start_job(self, receipt: Receipt) -> None:
-        spec = await in_thread(self.rundir.read_spec)
-        command = f"{self.cluster.driver_command()} '{self.rundir.uri}' {receipt.attempt} {receipt.nonce}"
+    async def _start_job(self, receipt: Receipt, spec: StepSpec | None = None) -> None:
+        """`spec`: the run's, with its folders uploaded, right after the claim; None: it may have been submitted before."""
+        first_time = spec is not None
+        if spec is None:
+            spec = await self._threads(self.rundir.read_spec)
         own = {"run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
         commit = await in_thread(git_commit) if spec.tracking else {}
         metadata = {**self._metadata, **commit, **own}
         try:
             client = await self._observer.connect()
-            # what the spec says wins; the cluster's variables, which may be secret, are kept nowhere
-            variables = {**JOB_VARIABLES, **self.cluster.env_vars, **env_files.as_variables(self.cluster.env_files)}
+            code = await self._threads(run_code.digest, self.rundir)
+            # Ray gives the entrypoint to a shell
+            words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
+            handed = await self._hand_over(client, receipt, spec)
+            variables = {**JOB_VARIABLES, **allowed_here(), **handed}
             runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
-            await client.submit(receipt.submission_id, command, runtime_env, metadata)
+            await client.submit(receipt.submission_id, shlex.join(words), await client.upload(runtime_env), metadata)
         except ClusterUnreachableError as exc:
             # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs
-            self._tell(Event("state", f"the submit of {receipt.submission_id} was not answered: {exc.message}"))
-            self._submit_errors += isinstance(exc, ApiError)
-            if self._submit_errors >= SUBMIT_ERRORS:
-                raise InfrastructureError(f"the cluster answers, but takes no job: {exc.message}") from exc
+            self._not_submitted(f"the submit of {receipt.submission_id} was not answered", exc)
+        except SpecError as exc:
+            if first_time:  # so no job will ever be this attempt
+                await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd(REFUSED, exc.message))
+            raise
         else:
             self._submit_errors = 0
+
+    async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
+        self._handover_due = time.monotonic() + RENEW_S
+        own = spec.runtime_env.get("env_vars", {})  # what the spec says wins
+        return await handover.hand_over(client, self.cluster, receipt.submission_id, without=own)
+
+    async def _keep_handed_over(self, receipt: Receipt) -> None:
+        """A job that waits has not taken its variables yet, and Ray keeps them for a few minutes only."""
+        try:
+            client = await self._observer.connect()
+            await self._hand_over(client, receipt, await self._threads(self.rundir.read_spec))
+        except CLUSTER_ERRORS as exc:
+            self._tell(Event("state", f"the variables of {receipt.submission_id} cannot be kept: {exc.message}"))
+
+    def _not_submitted(self, what: str, exc: ClusterUnreachableError) -> None:
+        self._tell(Event("state", f"{what}: {exc.message}"))
+        self._submit_errors += isinstance(exc, ApiError)
+        if self._submit_errors >= SUBMIT_ERRORS:
+            raise InfrastructureError(f"the cluster answers, but takes no job: {exc.message}") from exc
 
     async def _stop_job(self, receipt: Receipt) -> None:
         try:
@@ -266,16 +275,7 @@ class Supervisor:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
         if limit is not None and time.monotonic() >= self._interest_due:
             self._interest_due = time.monotonic() + limit / 4
-            await in_thread(self.rundir.show_interest)
-
-
-async def _release(cluster: Cluster, succeeded: bool, listener: Listener | None) -> None:
-    try:
-        await cluster.release(succeeded)
-    except RayTrainWorkflowsError as exc:
-        # the run is over either way; a cluster of its own that is still there has to be known of
-        if listener is not None:
-            listener(Event("state", f"the run's cluster could not be released: {exc.message}"))
+            await self._threads(self.rundir.show_interest)
 
 
 async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
@@ -301,7 +301,7 @@ async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) 
     `attempt`: the newest attempt that the caller knows of; later ones are somebody else's and go on. None: whatever runs.
     Returns "cancelled", or "finished" when the run had its result before.
     """
-    if await in_thread(rundir.result) is not None:
+    if await Threads.of(rundir.uri)(rundir.result) is not None:
         return "finished"
     return await Supervisor(rundir, cluster, since_attempt=0).cancel(attempt)
 

@@ -2,38 +2,91 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextvars
+import math
 import os
+import posixpath
 import threading
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
+from plugin_core.errors import StorageError
+
+S = TypeVar("S")
 T = TypeVar("T")
 
-#: Storage calls at once in one process. They wait rather than compute: with asyncio's own few threads a hundred runs on a
-#: storage of 50 ms a call are read too slowly (benchmarks/triggerer.py).
+#: Calls at once to one storage. They wait rather than compute: with asyncio's own few threads a hundred runs on a storage
+#: of 50 ms a call are read too slowly (benchmarks/triggerer.py).
 THREADS = 64
-_pool: ThreadPoolExecutor | None = None
+#: Calls at once where one caller has many to make.
+PARALLEL = 32
+#: A call that takes longer, in seconds, is abandoned: its storage hangs. Far above what a client's own retries take.
+HUNG_S = 60.0
+
+
+class Threads:
+    """Threads for the blocking calls to one storage. Every storage has its own: one that hangs (an NFS server that went
+    away) holds up the runs that it keeps, and no others. Use `Threads.of`, and keep what it returns as long as needed."""
+
+    _all: ClassVar[weakref.WeakValueDictionary[str, Threads]] = weakref.WeakValueDictionary()
+
+    def __init__(self, storage: str):
+        self.storage = storage
+        self._pool: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def of(cls, uri: str) -> Threads:
+        """The threads for the storage that keeps this run: its bucket, or the folder of a local path. The path alone
+        decides, since to look it up is what may hang."""
+        parts = urlsplit(uri)
+        storage = f"{parts.scheme}://{parts.netloc}" if "://" in uri else posixpath.dirname(uri)
+        threads = cls._all.get(storage)
+        if threads is None:
+            threads = cls._all[storage] = cls(storage)
+        return threads
+
+    async def __call__(self, function: Callable[..., T], *arguments: Any, limit_s: float | None = None) -> T:
+        """The result of a blocking call. Raises StorageError after `limit_s` seconds (default: `HUNG_S`; inf: never); the
+        call itself cannot be stopped, and ends in its thread whenever it ends."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="raytrain-storage")
+        context = contextvars.copy_context()
+        limit_s = HUNG_S if limit_s is None else limit_s
+        calling = asyncio.get_running_loop().run_in_executor(self._pool, lambda: context.run(function, *arguments))
+        try:
+            await asyncio.wait([calling], timeout=None if limit_s == math.inf else limit_s)
+            if not calling.done():
+                raise StorageError(f"{self.storage} hangs: a call got no answer for {limit_s:.0f} s")
+            return calling.result()
+        finally:
+            calling.cancel()  # of use where it still waits for a thread
+
+    @classmethod
+    def forget_pools(cls) -> None:
+        """Begin new ones, in a child that was forked."""
+        for threads in cls._all.values():
+            threads._pool = None
+
+
+_others = Threads._all[""] = Threads("")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a blocking call, which runs in one of this process's threads for storage."""
-    global _pool
-    if _pool is None:
-        _pool = ThreadPoolExecutor(THREADS, thread_name_prefix="raytrain-storage")
-    context = contextvars.copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_pool, lambda: context.run(function, *arguments))
+    """The result of a blocking call that is not to one run's storage."""
+    return await _others(function, *arguments, limit_s=math.inf)
 
 
-def _forget_pool() -> None:
-    global _pool
-    _pool = None
-
-
-# a pool's threads do not survive a fork, and Airflow and Prefect fork
-os.register_at_fork(after_in_child=_forget_pool)
+def parallel(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+    """The results of blocking calls, one for each item, many at once. Raises what the first of them raises."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="raytrain-parallel") as pool:
+        return list(pool.map(function, items))
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -71,6 +124,32 @@ async def in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+class _Background:
+    """An event loop in a thread of its own, which lives as long as the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending: set[Future[Any]] = set()
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, daemon=True, name="raytrain-background").start()
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+
+
+_background = _Background()
+
+
+def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Begin a coroutine that nobody waits for, and which handles its own errors. All of a process share one thread."""
+    _background.begin(coroutine)
+
+
 class _Elsewhere:
     """A coroutine in a thread of its own, with this context's variables.
 
@@ -89,8 +168,8 @@ class _Elsewhere:
         self.future.set_running_or_notify_cancel()  # so that who awaits it cannot cancel it, only `cancel` can
 
     def start(self) -> None:
-        context = contextvars.copy_context()
-        threading.Thread(target=lambda: context.run(self._run), name="raytrain").start()
+        # not by `threading.Thread`, whose `start` waits for the thread under a lock that an interrupt may break
+        _thread.start_new_thread(contextvars.copy_context().run, (self._run,))
 
     def _run(self) -> None:
         if not self._ticket.acquire(blocking=False):
@@ -140,3 +219,14 @@ def _has_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _forget_threads() -> None:
+    """In a forked child, which has none of its parent's threads."""
+    global _background
+    _background = _Background()
+    Threads.forget_pools()
+
+
+# Airflow and Prefect fork
+os.register_at_fork(after_in_child=_forget_threads)

@@ -33,15 +33,17 @@ from plugin_core.results import (
 from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec, TrainSpec, TuneSpec
 
-Play = Literal["succeed", "user_error", "infrastructure", "vanish", "hang"]
+Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "hang"]
 
 
 @dataclass
 class FakeCluster(Standing):
     """A cluster whose jobs follow `plays` (one an attempt, the last for all further); a context manager.
 
-    "vanish": the job fails without having recorded an end. `jobs` maps submission id to status, in order of submission;
-    `token` is asked of every request; `answering=False` makes the API answer 500. `runtime_envs`: those of the submits.
+    "vanish": the job fails without having recorded an end; "linger": it has its result, and does not end. `jobs` maps
+    submission id to status, in order of submission;
+    `token` is asked of every request; `answering=False` makes the API answer 500. `runtime_envs`: those of the submits;
+    `packages`: what was uploaded, by name.
     """
 
     plays: list[Play] = field(default_factory=lambda: ["succeed"])
@@ -57,6 +59,7 @@ class FakeCluster(Standing):
     env_vars: dict[str, str] = field(default_factory=dict)
     env_files: dict[str, str] = field(default_factory=dict)
     runtime_envs: list[dict[str, Any]] = field(default_factory=list)
+    packages: dict[str, bytes] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
     submits: int = 0
 
@@ -78,8 +81,8 @@ class FakeCluster(Standing):
     def identity(self) -> str:
         return "fake"
 
-    def driver_command(self) -> str:
-        return "fake-driver"
+    def driver_command(self) -> list[str]:
+        return ["fake-driver"]
 
     # ---- the server
 
@@ -88,10 +91,12 @@ class FakeCluster(Standing):
         app.router.add_get("/api/version", self._version)
         app.router.add_get("/api/v0/nodes", self._nodes)
         app.router.add_get("/api/v0/actors", self._actors)
+        app.router.add_get("/api/packages/gcs/{name}", self._get_package)
+        app.router.add_put("/api/packages/gcs/{name}", self._put_package)
         app.router.add_post("/api/jobs/", self._submit)
         app.router.add_get("/api/jobs/", self._list)
         app.router.add_get("/api/jobs/{id}", self._get)
-        app.router.add_get("/api/jobs/{id}/logs", self._logs)
+        app.router.add_get("/api/v0/logs/file", self._logs)
         app.router.add_post("/api/jobs/{id}/stop", self._stop)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -123,9 +128,16 @@ class FakeCluster(Standing):
     async def _actors(self, request: web.Request) -> web.Response:
         return web.json_response({"data": {"result": {"result": []}}})
 
+    async def _get_package(self, request: web.Request) -> web.Response:
+        return web.Response(status=200 if request.match_info["name"] in self.packages else 404)
+
+    async def _put_package(self, request: web.Request) -> web.Response:
+        self.packages[request.match_info["name"]] = await request.read()
+        return web.Response()
+
     async def _submit(self, request: web.Request) -> web.Response:
         body = await request.json()
-        submission_id, (uri, attempt, _) = body["submission_id"], shlex.split(body["entrypoint"])[-3:]
+        submission_id, (uri, attempt, _, _) = body["submission_id"], shlex.split(body["entrypoint"])[-4:]
         self.submits += 1
         self.runtime_envs.append(body["runtime_env"])
         if submission_id in self.jobs:
@@ -142,10 +154,13 @@ class FakeCluster(Standing):
         name = request.match_info["id"]
         if name not in self.jobs:
             return web.Response(status=404, text="no such job")
-        return web.json_response({"submission_id": name, "status": self.jobs[name], "message": "as played"})
+        return web.json_response(
+            {"submission_id": name, "status": self.jobs[name], "message": "as played", "driver_node_id": "fake"}
+        )
 
     async def _logs(self, request: web.Request) -> web.Response:
-        return web.json_response({"logs": self.log})
+        lines, wanted = self.log.splitlines(keepends=True), int(request.query["lines"])
+        return web.Response(text="".join(lines if wanted < 0 else lines[-wanted:]))
 
     async def _stop(self, request: web.Request) -> web.Response:
         name = request.match_info["id"]
@@ -161,10 +176,10 @@ class FakeCluster(Standing):
             return "RUNNING"
         if play == "vanish":
             return "FAILED"
-        if play == "succeed":
+        if play in ("succeed", "linger"):
             rundir.write_result(self._result(rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)))
             rundir.record_end(attempt, AttemptEnd("succeeded"))
-            return "SUCCEEDED"
+            return "SUCCEEDED" if play == "succeed" else "RUNNING"
         error = from_outcome(play, f"played: {play}", "Traceback (most recent call last): as played")
         rundir.record_end(attempt, AttemptEnd(play, error.message, getattr(error, "details", "")))
         return "FAILED"

@@ -55,13 +55,14 @@ class Watch:
         self._stop = stop
         self._fence = Fence(rundir.uri, attempt)
         self._started = time.monotonic()
-        self._spent_before = sum(end.elapsed_s for n in range(1, attempt) if (end := rundir.end(n)))
+        self._spent_before = sum(_spent_s(rundir, before) for before in range(1, attempt))
         self._interest = ("", self._started)
         self._counter = 0
         self._wake, self._closing = os.pipe()
         self._watched = [self._wake] if signals is None else [self._wake, signals]
         self.phase = "starting"
         self.links: dict[str, str] = {}
+        self._links_shown: dict[str, str] = {}
         self._thread = threading.Thread(target=self._loop, daemon=True, name="watch")
 
     def __enter__(self) -> Watch:
@@ -80,18 +81,18 @@ class Watch:
 
     def look(self) -> None:
         """Raise where this attempt must not go on."""
-        self._fence.check()
-        if self._rundir.intent().cancel_through >= self._attempt:
+        attempts = self._rundir.attempts()  # one request
+        self._fence.judge(attempts.latest)
+        if attempts.intent.cancel_through >= self._attempt:
             raise StepCancelledError("the run was cancelled")
         limit = self._limits.timeout_s
         if limit is not None and self._spent_before + self.elapsed_s > limit:
             raise StepTimeoutError(f"the step took longer than limits.timeout_s ({limit:g} s)")
         orphan = self._limits.orphan_timeout_s
-        if orphan is not None and self._alone_for_s() > orphan:
+        if orphan is not None and self._alone_for_s(attempts.interest) > orphan:
             raise InfrastructureError(f"no orchestrator showed interest for limits.orphan_timeout_s ({orphan:g} s)")
 
-    def _alone_for_s(self) -> float:
-        sign = self._rundir.interest()
+    def _alone_for_s(self, sign: str) -> float:
         if sign != self._interest[0]:
             self._interest = (sign, time.monotonic())
         return time.monotonic() - self._interest[1]
@@ -106,8 +107,10 @@ class Watch:
                 if ready:
                     raise Terminated("the driver was told to stop (SIGTERM)")
                 self._counter += 1
-                beat = Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1), self.links)
-                self._rundir.beat(self._attempt, beat)
+                self._rundir.beat(self._attempt, Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1)))
+                if (links := self.links) != self._links_shown:
+                    self._rundir.show_links(self._attempt, links)
+                    self._links_shown = links
             except StorageError as exc:
                 if ready:
                     self._stop(Terminated(f"the driver was told to stop (SIGTERM); {exc.message}"))
@@ -116,6 +119,12 @@ class Watch:
             except StepError as exc:
                 self._stop(exc)
                 return
+
+
+def _spent_s(rundir: RunDir, attempt: int) -> float:
+    """What an attempt took: as it recorded at its end, or, where it was killed, up to its last heartbeat."""
+    records = (rundir.end(attempt), rundir.heartbeat(attempt))
+    return max((record.elapsed_s for record in records if record is not None), default=0.0)
 
 
 def signal_pipe() -> int:

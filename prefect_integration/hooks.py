@@ -8,6 +8,8 @@ Prefect calls them in the runner's process; the steps are found by the flow run'
 from __future__ import annotations
 
 import json
+import logging
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +26,7 @@ from prefect.client.schemas.filters import (
 from prefect.logging.loggers import flow_run_logger
 
 from plugin_core.clusters import Cluster, find
-from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.rundir import RunDir
 from plugin_core.supervisor import acancel
 from plugin_core.sync import run_sync
@@ -36,7 +38,16 @@ class StepOfFlowRun:
     """A step that a flow run called: its run directory, and where it runs."""
 
     rundir: RunDir
-    cluster: Cluster
+    #: its block's name, or the core's reference to it
+    where: dict[str, Any]
+
+    def cluster(self) -> Cluster:
+        """Raises SpecError where it is not one that this installation takes from an artifact (see `clusters.find`)."""
+        if name := self.where.get("block"):
+            from prefect_integration.blocks import RayCluster as Block
+
+            return Block.load(name).get_cluster()
+        return find(self.where)
 
 
 def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
@@ -48,9 +59,18 @@ def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
                 type=ArtifactFilterType(any_=[STEP]), flow_run_id=ArtifactFilterFlowRunId(any_=ids)
             )
         )
-    steps = [json.loads(artifact.data) for artifact in kept]
-    by_uri: dict[str, Any] = {step["run"]: step["cluster"] for step in steps}
-    return [StepOfFlowRun(RunDir.at(uri), _cluster(data)) for uri, data in by_uri.items()]
+    by_uri = {step.rundir.uri: step for artifact in kept if (step := _step(artifact.data)) is not None}
+    return list(by_uri.values())
+
+
+def _step(data: Any) -> StepOfFlowRun | None:
+    """Of an artifact; None where it holds no step: whoever may write to Prefect's API can have made it."""
+    try:
+        found = json.loads(data)
+        return StepOfFlowRun(RunDir.at(str(found["run"])), dict(found["cluster"]))
+    except (ValueError, TypeError, KeyError) as exc:
+        logging.getLogger(__name__).warning("an artifact of type %s holds no step: %s", STEP, exc)
+        return None
 
 
 def cancel_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
@@ -59,7 +79,7 @@ def cancel_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
     logger = flow_run_logger(flow_run, flow)
     for step in steps_of(flow_run.id):
         try:
-            outcome = run_sync(acancel(step.rundir, step.cluster))
+            outcome = _cancel(step)
         except RayTrainWorkflowsError as exc:
             outcome = exc.message
         logger.info("%s: %s", step.rundir.uri, outcome)
@@ -76,11 +96,22 @@ def report_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
             continue
         if not over:
             logger.warning(
-                "%s goes on: `prefect flow-run retry %s` attaches to it, `raytrain cancel '%s'` stops it",
+                "%s goes on: `prefect flow-run retry %s` attaches to it, `raytrain cancel %s` stops it",
                 step.rundir.uri,
                 flow_run.id,
-                step.rundir.uri,
+                shlex.quote(step.rundir.uri),
             )
+
+
+def _cancel(step: StepOfFlowRun) -> str:
+    try:
+        cluster = step.cluster()
+    except SpecError as exc:
+        # nobody may be asked; the driver obeys what stands in the run directory
+        if step.rundir.result() is None:
+            step.rundir.cancel()
+        return f"its driver is to stop by itself: {exc.message}"
+    return run_sync(acancel(step.rundir, cluster))
 
 
 def _subflows(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[UUID]:
@@ -88,11 +119,3 @@ def _subflows(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[UUID]:
     for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(parent_flow_run_id=parents)):
         yield run.id
         yield from _subflows(client, run.id)
-
-
-def _cluster(data: dict[str, Any]) -> Cluster:
-    if name := data.get("block"):
-        from prefect_integration.blocks import RayCluster as Block
-
-        return Block.load(name).get_cluster()
-    return find(data)

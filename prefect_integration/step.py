@@ -26,7 +26,7 @@ from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec, as_spec
 from plugin_core.supervisor import Event, Supervisor, acancel, prepare
-from plugin_core.sync import in_own_loop, in_thread, run_sync
+from plugin_core.sync import Threads, in_own_loop, in_thread, run_sync
 from prefect_integration.identity import Call, named
 from prefect_integration.visibility import Board, show_asset
 
@@ -118,8 +118,9 @@ class Step:
             return self._supervisor, self._board, self._call
         call = self._call = await in_thread(Call.here)
         spec = self._spec = await in_thread(named, self._given, self._key, call)
-        self._rundir = await in_thread(newest, spec)  # an interrupt from here on has something to cancel
-        self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell)
+        # an interrupt from here on has something to cancel
+        self._rundir = await Threads.of(RunDir.of(spec).uri)(newest, spec)
+        self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell, current=self._rundir)
         self.logger.info("run directory: %s", self._rundir.uri)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
         board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)  # type: ignore[attr-defined]
@@ -175,7 +176,8 @@ class Step:
             return
         self.logger.warning("cancelling %s", self._rundir.uri)
         try:
-            outcome = await acancel(self._rundir, self.cluster, await in_thread(self._rundir.latest) or None)
+            latest = await Threads.of(self._rundir.uri)(self._rundir.latest)
+            outcome = await acancel(self._rundir, self.cluster, latest or None)
         except RayTrainWorkflowsError as exc:
             outcome = exc.message
         self.logger.warning("%s: %s", self._rundir.uri, outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -17,15 +18,16 @@ from prefect.assets import Asset
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.context import AssetContext
 
-from plugin_core import report
+from plugin_core import references, report
+from plugin_core.display import markdown_text
 from plugin_core.follow import Event
-from plugin_core.journal import read_reports
+from plugin_core.history import History
 from plugin_core.progress import Reading
 from plugin_core.record import spec_datasets
 from plugin_core.results import AnyResult
 from plugin_core.rundir import RunDir
 from plugin_core.specs import StepSpec
-from plugin_core.sync import in_thread
+from plugin_core.sync import Threads
 
 #: The type of the artifact that says where a step of a flow run runs; `hooks` reads it.
 STEP = "ray-step"
@@ -42,6 +44,7 @@ class Board:
     def __init__(self, flow_name: str, key: str, rundir: RunDir, dashboard_url: str = ""):
         self._slug = re.sub(r"[^a-z0-9]+", "-", f"{flow_name} {key}".lower()).strip("-")
         self._rundir = rundir
+        self._threads = Threads.of(rundir.uri)
         self._dashboard_url = dashboard_url
         self._reading = Reading()
         self._text = self._shown = ""
@@ -53,7 +56,7 @@ class Board:
     def note(self, event: Event) -> None:
         """Take in an event; nothing is sent yet."""
         if event.kind == "report":
-            self._reading, self._text = event.reading, event.text
+            self._reading, self._text = event.reading, markdown_text(event.text)
         if event.kind == "link":
             self._trackers |= event.data
         self._attempt = event.data.get("attempt", self._attempt)
@@ -66,20 +69,20 @@ class Board:
     async def publish(self, client: PrefectClient) -> None:
         """Send what is new."""
         if self._attempt != self._linked:
-            if (receipt := await in_thread(self._rundir.receipt, self._attempt)) is not None:
-                link = receipt.job_url(self._dashboard_url)
+            receipt = await self._threads(self._rundir.receipt, self._attempt)
+            if receipt is not None and (link := receipt.job_url(self._dashboard_url)):
                 artifact = LinkArtifact(
                     key=f"{self._slug}-ray-job",
                     link=link,
-                    link_text=receipt.submission_id,
+                    link_text=markdown_text(receipt.submission_id),
                     description="The step's Ray job",
                 )
                 await artifact.acreate(client)
             self._linked = self._attempt
         for tracker in self._trackers.keys() - self._trackers_shown:
-            if (link := self._trackers[tracker]).startswith("http"):
+            if link := references.link(self._trackers[tracker]):
                 key, text = f"{self._slug}-{tracker}", f"The step's run in {tracker}"
-                await LinkArtifact(key=key, link=link, link_text=tracker, description=text).acreate(client)
+                await LinkArtifact(key=key, link=link, link_text=markdown_text(tracker), description=text).acreate(client)
             self._trackers_shown.add(tracker)
         if self._reading.fraction is not None and self._text != self._shown:
             await self._show_progress(client, 100 * self._reading.fraction)
@@ -94,16 +97,16 @@ class Board:
 
     async def finish(self, result: AnyResult | None) -> None:
         """The table of the reports, and a page with their plot. `result` None: the step failed."""
-        reports = await in_thread(read_reports, self._rundir)
+        history = await self._threads(History.read, self._rundir, limit_s=math.inf)
         self._trackers |= result.tracking if result is not None else {}
         async with get_client() as client:
             await self.publish(client)
             if result is not None and self._progress_id is not None:
                 await self._show_progress(client, 100.0)
-            if reports:
-                rows = report.metric_rows(reports)
+            if history.reports:
+                rows = report.metric_rows(history)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
-            page = await in_thread(report.markdown, self._rundir, result, reports)
+            page = await self._threads(report.markdown, self._rundir, result, history)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 
 

@@ -12,6 +12,7 @@ import pytest
 from plugin_core import LocalCluster
 from plugin_core.local_head import Head
 from plugin_core.storage import be_patient
+from tests.clouds import azurite, gcs_server
 from tests.heads import OwnHead
 from tests.servers import embedded_head, s3_server
 
@@ -54,6 +55,18 @@ def own_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with s3_server(tmp_path_factory.mktemp("s3") / "server.log") as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with azurite(tmp_path_factory.mktemp("azurite")) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with gcs_server(tmp_path_factory.mktemp("gcs") / "server.log") as uri:
         yield uri
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -138,6 +139,18 @@ def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float =
             return
         time.sleep(0.2)
     raise TimeoutError(f"{url} did not answer within {timeout_s} s")
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], timeout_s: float = 600) -> None:
+    """Until something listens on a local port; raises when the process ends or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args} ended with {process.returncode} before it listened on port {port}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"nothing listened on port {port} within {timeout_s} s")
 
 
 def alive(pid: int) -> bool:

@@ -1,10 +1,11 @@
 """What every storage must keep, whatever it is made of."""
 
 import threading
+import time
 
 import pytest
 
-from plugin_core.errors import FencedError
+from plugin_core.errors import FencedError, StorageError
 from plugin_core.fence import Fence
 from plugin_core.journal import JournalReader, JournalWriter, read_reports
 from plugin_core.manifest import problem
@@ -25,6 +26,110 @@ class StorageContract:
         assert place.read() == b"two"
         assert root.child("folder").names() == ["a file.json"]
         assert place.exists()
+
+    def test_no_more_of_a_file_is_read_than_its_reader_takes(self, root: Location) -> None:
+        place = root.child("large.json")
+        place.write(b"x" * 1001)
+        assert place.read(at_most=1001) == b"x" * 1001
+        with pytest.raises(StorageError, match=r"large\.json.* cannot be read: .*larger than the 1000 bytes"):
+            place.read(at_most=1000)
+
+    def test_names_after_another_are_those_that_come_after_it(self, root: Location) -> None:
+        for name in ("a", "b", "c"):
+            root.child("names after", name).write(b"1")
+        assert root.child("names after").names(after="a") == ["b", "c"]
+        assert root.child("names after").names(after="c") == []
+
+    def test_what_did_not_change_is_not_read_again(self, root: Location) -> None:
+        place = root.child("changes")
+        assert place.read_since("") == (None, "")
+        place.write(b"one")
+        data, version = place.read_since("")
+        assert data == b"one"
+        assert place.read_since(version) in ((None, version), (b"one", "")), "some storages know no versions"
+        place.write(b"two")
+        assert place.read_since(version)[0] == b"two"
+
+    def test_a_listing_tells_what_was_written_anew(self, root: Location) -> None:
+        folder = root.child("versions")
+        assert folder.versions() == {}
+        folder.child("same").write(b"same")
+        folder.child("beat").write(b'{"counter": 1}')
+        folder.child("sub", "file").write(b"1")
+        before = folder.versions()
+        assert set(before) == {"same", "beat", "sub"}
+        assert before["sub"] == ""
+        seen = before["beat"]
+        for counter in range(2, 5):
+            folder.child("beat").write(b'{"counter": %d}' % counter)
+            now = folder.versions()
+            if now["beat"] != seen:
+                break
+            time.sleep(1)  # a storage whose only version is a time, in whole seconds
+        assert now["beat"] != seen
+        assert now["same"] == before["same"]
+
+    def test_a_file_that_appears_is_seen_at_once(self, root: Location) -> None:
+        place = root.child("looks", "001.json")
+        assert not place.is_file()
+        place.create(b"1")
+        assert place.is_file()
+        place.delete()
+        place.delete()
+        assert not place.is_file()
+
+    def test_any_bytes_are_kept(self, root: Location) -> None:
+        for number, data in enumerate((b"", b"\n", b"\r\n\x00", bytes(range(256)) * 100)):
+            place = root.child("bytes", str(number))
+            place.write(data)
+            assert place.read() == data
+            assert root.child("created", str(number)).create(data)
+            assert root.child("created", str(number)).read() == data
+
+    def test_names_are_sorted_and_those_of_folders_are_among_them(self, root: Location) -> None:
+        for name in ("b", "B", "a", "10", "9", "folder"):
+            (root.child("sorted", name, "file") if name == "folder" else root.child("sorted", name)).write(b"1")
+        assert root.child("sorted").names() == ["10", "9", "B", "a", "b", "folder"]
+        assert root.child("sorted").names(after="a") == ["b", "folder"]
+        assert sorted(root.child("sorted").files()) == ["10", "9", "B", "a", "b", "folder/file"]
+
+    def test_a_file_that_is_replaced_has_another_version(self, root: Location) -> None:
+        place = root.child("versions", "file")
+        place.write(b"one")
+        before = root.child("versions").versions()
+        place.write(b"three")
+        assert before.keys() == root.child("versions").versions().keys() == {"file"}
+        assert before != root.child("versions").versions()
+
+    def test_a_file_that_is_deleted_is_gone_and_may_be_created_again(self, root: Location) -> None:
+        place = root.child("deleted", "file")
+        assert place.create(b"first")
+        place.delete()
+        place.delete()
+        assert not place.is_file()
+        assert place.read() is None
+        assert root.child("deleted").names() == []
+        assert place.create(b"second")
+        assert place.is_file()
+
+    def test_who_reads_while_a_file_is_replaced_gets_one_of_both_whole(self, root: Location) -> None:
+        place = root.child("replaced")
+        contents = [b"a" * 10, b"b" * 50_000]
+        place.write(contents[0])
+        done = threading.Event()
+
+        def replace() -> None:
+            for number in range(60):
+                place.write(contents[number % 2])
+            done.set()
+
+        writer = threading.Thread(target=replace)
+        writer.start()
+        read = [place.read()]
+        while not done.is_set():
+            read.append(place.read())
+        writer.join()
+        assert [content for content in read if content not in contents] == []
 
     def test_create_writes_once(self, root: Location) -> None:
         place = root.child("attempts", "001.json")
@@ -55,11 +160,11 @@ class StorageContract:
         assert root.child("old", "x").read() is None
 
     def test_a_name_may_hold_what_a_person_writes(self, root: Location) -> None:
-        for name in ("with space", "ünïcode", "a+b=c", "50%", "semi;colon", "(brackets)"):
+        for name in ("with space", "ünïcode", "a+b=c", "50%", "semi;colon", "(brackets)", "a&b", "50%20"):
             place = root.child("names", name)
             place.write(name.encode())
             assert place.read() == name.encode()
-        assert len(root.child("names").names()) == 6
+        assert len(root.child("names").names()) == 8
 
     def test_the_journal_keeps_ten_thousand_reports_in_order(self, root: Location) -> None:
         rundir = RunDir.at(root.uri)
@@ -74,7 +179,7 @@ class StorageContract:
         seen += len(reader.read())
         assert seen == 10_000, "who reads along gets each once"
         assert [entry["report"] for entry in read_reports(rundir)] == list(range(10_000))
-        assert max(len(place.read() or b"") for place in _segments(rundir)) < 128 * 1024, "each write stays small"
+        assert max(len(place.read() or b"") for place in _segments(rundir)) < 1024 * 1024, "each write stays small"
 
     def test_an_attempt_is_claimed_once_and_fences_the_one_before(self, root: Location) -> None:
         rundir = RunDir.at(root.uri)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.frameworks import FRAMEWORKS
@@ -21,11 +20,7 @@ _FIELDS_OF_PARAMS = {
 
 def check(spec: TrainSpec) -> None:
     """Raise ValueError where a TrainSpec does not fit its framework."""
-    framework = FRAMEWORKS.get(spec.framework)
-    if framework is None:
-        close = difflib.get_close_matches(spec.framework, FRAMEWORKS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"framework: given {spec.framework!r}; accepted are {', '.join(FRAMEWORKS)}{hint}")
+    framework = FRAMEWORKS[spec.framework]
     for field in sorted({option for known in FRAMEWORKS.values() for option in known.options}):
         if getattr(spec, field) is not None and field not in framework.options:
             owners = ", ".join(known.name for known in FRAMEWORKS.values() if field in known.options)

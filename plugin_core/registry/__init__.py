@@ -7,13 +7,13 @@ default), or MLflow's.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from plugin_core.errors import AliasMovedError, PromotionRefusedError, SpecError
 from plugin_core.pins import home_of, pin
+from plugin_core.references import check_model_name, check_service
 from plugin_core.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult, parse_result
 from plugin_core.storage import Location, default_storage_path
 
@@ -67,13 +67,26 @@ class Registry(Protocol):
 def open_registry(uri: str | None = None) -> Registry:
     """The registry of a URI: a folder on our storage (default: `_models/` in the default storage path), "mlflow" (by
     MLFLOW_TRACKING_URI), or "mlflow:" and MLflow's tracking URI."""
-    if uri is not None and (uri == "mlflow" or uri.startswith("mlflow:")):
+    uri = check_registry(uri) if uri is not None else None
+    if uri is not None and _is_mlflow(uri):
         from plugin_core.registry.mlflow import MLflowRegistry
 
         return MLflowRegistry(uri.partition(":")[2] or None)
     from plugin_core.registry.files import FileRegistry
 
     return FileRegistry(Location.of(uri or default_registry(), "registry"))
+
+
+def check_registry(uri: str) -> str:
+    """A registry's URI, a local path made absolute. Raises SpecError where it is none, or holds credentials."""
+    if not _is_mlflow(uri):
+        return Location.of(uri, "registry").uri
+    check_service("registry", uri.partition(":")[2])
+    return uri
+
+
+def _is_mlflow(uri: str) -> bool:
+    return uri == "mlflow" or uri.startswith("mlflow:")
 
 
 def default_registry(storage_path: str | None = None) -> str:
@@ -100,8 +113,7 @@ def promote(
     Raises PromotionRefusedError for an evaluation that did not pass, AliasMovedError where the alias is not at what was
     expected; `force` promotes all the same.
     """
-    check_name("name", name)
-    check_name("alias", alias)
+    _check_names(name, alias)
     model, evaluation = _model(result, name, dataset)
     if evaluation is not None and not evaluation.passed and not force:
         raise PromotionRefusedError(
@@ -121,6 +133,7 @@ def promote(
 
 def rollback(name: str, alias: str = CHAMPION, *, registry: str | None = None) -> ModelVersion:
     """Let the alias stand for what it stood for before. Raises SpecError where there is nothing to go back to."""
+    _check_names(name, alias)
     models = open_registry(registry)
     current = models.get(name, alias)
     before = models.previous(name, alias)
@@ -136,15 +149,13 @@ def rollback(name: str, alias: str = CHAMPION, *, registry: str | None = None) -
 
 def get_model(name: str, alias: str = CHAMPION, *, registry: str | None = None) -> ModelVersion | None:
     """What the alias of a model stands for; None where nothing was promoted yet."""
-    check_name("name", name)
+    _check_names(name, alias)
     return open_registry(registry).get(name, alias)
 
 
-def check_name(field: str, name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
-        raise SpecError(
-            f"{field}: given {name!r}; accepted are 1 to 100 letters, digits and . _ -, not starting with . or -"
-        )
+def _check_names(name: str, alias: str) -> None:
+    check_model_name("name", name)
+    check_model_name("alias", alias)
 
 
 def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, EvaluationResult | None]:

@@ -10,11 +10,23 @@ told: compare-and-swap on storages that have none. The files are also the histor
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TypeVar
 
-from plugin_core.errors import AliasMovedError, SpecError, StorageError
+from typing_extensions import TypedDict
+
+from plugin_core.errors import AliasMovedError, StorageError
 from plugin_core.registry import ModelVersion
 from plugin_core.storage import Location, numbered
+from plugin_core.stored import parse
+
+T = TypeVar("T")
+
+
+class Move(TypedDict):
+    """Where an alias went, and where it was."""
+
+    version: int
+    previous: int
 
 
 class FileRegistry:
@@ -51,38 +63,34 @@ class FileRegistry:
     def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
         """The next rollback goes to what stood there before `to` did."""
         folder = self.root.child(name, "aliases", alias)
-        moves = [self._read(_file(folder, number)) for number in numbered(folder.names())]
+        moves = [self._read(Move, _file(folder, number)) for number in numbered(folder.names())]
         before = next((move["previous"] for move in reversed(moves) if move["version"] == to), 0)
         self._move(name, alias, expected, {"version": to, "previous": before})
 
     def _move(self, name: str, alias: str, expected: int, move: dict[str, int]) -> None:
         folder = self.root.child(name, "aliases", alias)
         numbers = numbered(folder.names())
-        last = self._read(_file(folder, numbers[-1]))["version"] if numbers else 0
+        last = self._read(Move, _file(folder, numbers[-1]))["version"] if numbers else 0
         if last != expected or not _file(folder, (numbers or [0])[-1] + 1).create(json.dumps(move).encode()):
             now = self._last_move(name, alias) or {"version": 0}
             raise AliasMovedError(
                 f"alias: {alias!r} of {name!r} moved meanwhile, from version {expected} to {now['version']}"
             )
 
-    def _last_move(self, name: str, alias: str) -> dict[str, Any] | None:
+    def _last_move(self, name: str, alias: str) -> Move | None:
         folder = self.root.child(name, "aliases", alias)
         numbers = numbered(folder.names())
-        return self._read(_file(folder, numbers[-1])) if numbers else None
+        return self._read(Move, _file(folder, numbers[-1])) if numbers else None
 
     def _version(self, name: str, number: int) -> ModelVersion:
-        return ModelVersion(**self._read(_file(self.root.child(name, "versions"), number)))
+        return self._read(ModelVersion, _file(self.root.child(name, "versions"), number))
 
     @staticmethod
-    def _read(file: Location) -> dict[str, Any]:
+    def _read(kind: type[T], file: Location) -> T:
         data = file.read()
         if data is None:
             raise StorageError(f"registry: {file.uri} is missing")
-        try:
-            loaded: dict[str, Any] = json.loads(data)
-        except ValueError as exc:
-            raise SpecError(f"registry: {file.uri} holds no JSON ({exc})") from exc
-        return loaded
+        return parse(kind, data, f"registry: {file.uri}")
 
 
 def _file(folder: Location, number: int) -> Location:

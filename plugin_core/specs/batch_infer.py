@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from plugin_core.results import CheckpointRef
-from plugin_core.specs.config import DatasetConfig, Function, Place, StepSpec
+from plugin_core.specs.config import DatasetConfig, Framework, Function, Place, StepSpec
+from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
 
 
 class BatchInferSpec(StepSpec):
@@ -26,20 +27,20 @@ class BatchInferSpec(StepSpec):
     kind: Literal["batch_infer"] = "batch_infer"
     predictor: Function
     checkpoint: CheckpointRef
-    framework: str | None = None
+    framework: Framework | None = None
     dataset: DatasetConfig
     output_path: Place | None = Field(None, description="default: predictions/ in the run directory")
     output_format: Literal["parquet", "csv", "json"] = "parquet"
-    output_columns: list[str] | None = None
-    partition_by: list[str] = []
-    preserve_order: bool = False
-    preserve_rows: bool = False
-    key_column: str | None = None
-    config: dict[str, Any] = {}
-    batch_size: int = Field(1024, ge=1)
-    concurrency: int | tuple[int, int] = 1
-    num_cpus: float = Field(1.0, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
+    output_columns: Names | None = None
+    partition_by: Names = []
+    preserve_order: Flag = False
+    preserve_rows: Flag = False
+    key_column: Name | None = None
+    config: Plain = {}
+    batch_size: Count = 1024
+    concurrency: Processes = 1
+    num_cpus: Amount = 1.0
+    num_gpus: Amount = 0.0
 
     @model_validator(mode="after")
     def _output(self) -> Self:

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, model_validator
 
 from plugin_core.model import Model
+from plugin_core.references import check_run_name
+from plugin_core.shown import shown
+from plugin_core.specs.fields import (
+    Amount,
+    Count,
+    Flag,
+    Grace,
+    Name,
+    Names,
+    Plain,
+    Processes,
+    Seconds,
+    Seed,
+    Share,
+    Text,
+    Tries,
+    Whole,
+)
+from plugin_core.specs.runtime_env import RuntimeEnv
 from plugin_core.specs.tracking import Tracking
 from plugin_core.storage import normalise
 
@@ -46,32 +66,34 @@ Function = Annotated[
 
 
 #: A local path (made absolute) or a URI.
-Place = Annotated[str, AfterValidator(normalise)]
+Place = Annotated[str, Strict(), AfterValidator(normalise)]
+Places = Annotated[list[Place], Field(min_length=1)]
+
+
+def _known_framework(name: str) -> str:
+    from plugin_core.frameworks import FRAMEWORKS
+
+    if name not in FRAMEWORKS:
+        close = difflib.get_close_matches(name, FRAMEWORKS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ValueError(f"given {shown(name)}; accepted are {', '.join(FRAMEWORKS)}{hint}")
+    return name
+
+
+#: One of `plugin_core.frameworks`, by name.
+Framework = Annotated[str, Strict(), AfterValidator(_known_framework)]
 
 
 class ScalingConfig(Model):
     """How many workers, with what (`ray.train.ScalingConfig`). Resources are per worker; GPUs may be fractions."""
 
-    num_workers: int | tuple[int, int] = 1
-    use_gpu: bool = False
-    resources_per_worker: dict[str, float] | None = None
+    num_workers: Processes = 1
+    use_gpu: Flag = False
+    resources_per_worker: dict[Name, Amount] | None = None
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    accelerator_type: str | None = None
-    label_selector: dict[str, str] | None = None
-    elastic_resize_monitor_interval_s: float = Field(60.0, gt=0)
-
-    @model_validator(mode="after")
-    def _workers(self) -> Self:
-        low, high = self.worker_range
-        if low < 1 or high < low:
-            raise ValueError(
-                f"num_workers: given {self.num_workers}; accepted is a whole number ≥ 1, or a pair [min, max] with"
-                " 1 ≤ min ≤ max"
-            )
-        for name, amount in (self.resources_per_worker or {}).items():
-            if amount < 0:
-                raise ValueError(f"resources_per_worker: given {name}: {amount}; accepted is an amount ≥ 0")
-        return self
+    accelerator_type: Name | None = None
+    label_selector: dict[Name, Text] | None = None
+    elastic_resize_monitor_interval_s: Seconds = 60.0
 
     @property
     def worker_range(self) -> tuple[int, int]:
@@ -88,8 +110,8 @@ class ScalingConfig(Model):
 
 
 class CheckpointConfig(Model):
-    num_to_keep: int | None = Field(None, ge=1)
-    checkpoint_score_attribute: str | None = None
+    num_to_keep: Count | None = None
+    checkpoint_score_attribute: Name | None = None
     checkpoint_score_order: Literal["max", "min"] = "max"
 
 
@@ -98,42 +120,42 @@ class FailureConfig(Model):
     again. Preemptions are counted apart: `max_preemption_failures`; `relax_collectives_on_preemption` and
     `preemption_grace_s` (seconds) let the surviving workers commit a checkpoint without those that are already gone."""
 
-    max_failures: int = Field(3, ge=-1)
-    controller_failure_limit: int = Field(-1, ge=-1)
-    max_preemption_failures: int = Field(-1, ge=-1)
-    relax_collectives_on_preemption: bool = False
-    preemption_grace_s: float = Field(0.0, ge=0)
+    max_failures: Tries = 3
+    controller_failure_limit: Tries = -1
+    max_preemption_failures: Tries = -1
+    relax_collectives_on_preemption: Flag = False
+    preemption_grace_s: Grace = 0.0
 
 
 class RunConfig(Model):
     """`name` is the user's name of the run; with `storage_path` it is the run's identity, so a retry resumes it."""
 
-    name: str | None = None
+    name: Text | None = None
     storage_path: Place | None = None
     checkpoint_config: CheckpointConfig = CheckpointConfig()
     failure_config: FailureConfig = FailureConfig()
-    worker_runtime_env: dict[str, Any] | None = None
+    worker_runtime_env: RuntimeEnv | None = None
 
     @model_validator(mode="after")
     def _name(self) -> Self:
-        if self.name is not None and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,127}", self.name):
-            raise ValueError(
-                f"name: given {self.name!r}; accepted are 1 to 128 letters, digits and . _ - = (no slash), not"
-                " starting with a dot or dash"
-            )
+        if self.name is not None:
+            check_run_name("name", self.name)
         return self
 
 
 class Limits(Model):
     """How long to wait (seconds), how often to try, how much to keep. None: no limit."""
 
-    timeout_s: float | None = Field(None, gt=0, description="the whole step, over all attempts")
-    scheduling_timeout_s: float | None = Field(None, gt=0, description="waiting for the cluster's resources")
-    max_attempts: int = Field(3, ge=1, description="Ray jobs started after losses of infrastructure, in one call")
-    heartbeat_ttl_s: float = Field(30.0, gt=0, description="an unmoved heartbeat is silent after this")
-    unreachable_timeout_s: float | None = Field(None, gt=0, description="then, heartbeat silent, begin elsewhere")
-    orphan_timeout_s: float | None = Field(None, gt=0, description="without a sign of any orchestrator the driver stops")
-    artifact_bytes: int = Field(256 * 2**20, ge=0, description="files of a worker that are kept, in sum (`artifacts`)")
+    timeout_s: Seconds | None = Field(None, description="the whole step, over all attempts")
+    scheduling_timeout_s: Seconds | None = Field(None, description="waiting for the cluster's resources")
+    max_attempts: Count = Field(3, description="Ray jobs started after losses of infrastructure, in one call")
+    heartbeat_ttl_s: Seconds = Field(30.0, description="an unmoved heartbeat is silent after this")
+    unreachable_timeout_s: Seconds | None = Field(
+        None,
+        description="then, heartbeat silent, begin elsewhere; None: 300 s for another host's embedded head",
+    )
+    orphan_timeout_s: Seconds | None = Field(None, description="without a sign of any orchestrator the driver stops")
+    artifact_bytes: Whole = Field(256 * 2**20, description="files of a worker that are kept, in sum (`artifacts`)")
 
 
 #: What a dataset may be made of, by the endings that tell it.
@@ -156,9 +178,9 @@ class SplitConfig(Model):
     `by` where two steps read different columns.)"""
 
     part: Literal["train", "test"]
-    test_size: float = Field(gt=0, lt=1)
-    seed: int = 0
-    by: list[str] | None = None
+    test_size: Share
+    seed: Seed = 0
+    by: Names | None = None
 
 
 class DatasetConfig(Model):
@@ -170,16 +192,16 @@ class DatasetConfig(Model):
     object store, not once an epoch. In a training `shard` gives each worker a part of the rows, else all of them.
     """
 
-    path: Place | list[Place] | None = None
+    path: Place | Places | None = None
     format: Literal[tuple(FORMATS)] | None = None  # type: ignore[valid-type]
-    columns: list[str] | None = None
+    columns: Names | None = None
     function: Function | None = None
-    kwargs: dict[str, Any] = {}
-    version: str | None = None
+    kwargs: Plain = {}
+    version: Text | None = None
     split: SplitConfig | None = None
-    shuffle_seed: int | None = None
-    materialize: bool = False
-    shard: bool = True
+    shuffle_seed: Seed | None = None
+    materialize: Flag = False
+    shard: Flag = True
 
     @model_validator(mode="before")
     @classmethod
@@ -188,13 +210,15 @@ class DatasetConfig(Model):
         if getattr(value, "kind", None) == "batch_infer":
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "batch_infer":
+            if not isinstance(value.get("output"), str):
+                raise ValueError("path: the batch_infer result given has no output")
             return {"path": value["output"], "format": value.get("format", "parquet")}
         return {"path": value} if isinstance(value, str) else {"function": value} if callable(value) else value
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.function is None):
-            raise ValueError("accepted is exactly one of path and function")
+            raise ValueError("path: accepted is exactly one of path and function")
         if self.path is not None and self.format is None and self.guessed_format is None:
             raise ValueError(f"format: missing and not told by {self.path!r}; accepted are {', '.join(FORMATS)}")
         return self
@@ -209,7 +233,7 @@ class DatasetConfig(Model):
 class StepSpec(Model):
     run_config: RunConfig = RunConfig()
     limits: Limits = Limits()
-    runtime_env: dict[str, Any] = {}
+    runtime_env: RuntimeEnv = {}
     tracking: Tracking = []
 
     def to_json(self) -> dict[str, Any]:
@@ -217,8 +241,9 @@ class StepSpec(Model):
 
     def with_name(self, name: str, storage_path: str | None = None) -> Self:
         """This spec under `name`, and under `storage_path` where it has none of its own."""
+        given = {field: getattr(self.run_config, field) for field in self.run_config.model_fields_set}
         update = {"name": name, "storage_path": self.run_config.storage_path or storage_path}
-        return self.model_copy(update={"run_config": self.run_config.model_copy(update=update)})
+        return self.model_copy(update={"run_config": {**given, **update}})
 
     def with_runtime_env(self, base: dict[str, Any]) -> Self:
         """This spec over a cluster's own `runtime_env`: its fields win, and of `env_vars` its variables."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from plugin_core.model import Model
 from plugin_core.results import CheckpointRef, EvaluationRef
-from plugin_core.specs.config import DatasetConfig, Function, StepSpec
-from plugin_core.verdict import KNOWN_MODES
+from plugin_core.shown import shown
+from plugin_core.specs.config import DatasetConfig, Framework, Function, StepSpec
+from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
+from plugin_core.verdict import KNOWN_MODES, check_gates
 
 
 class Threshold(Model):
-    """Inclusive bounds on a metric."""
+    """Inclusive bounds on a metric, one of them or both."""
 
-    min: float | None = None
-    max: float | None = None
+    min: Number | None = None
+    max: Number | None = None
+
+    @model_validator(mode="after")
+    def _can_fail(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("min: missing; a threshold without min and max is never broken")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min: got {self.min:g}; expected at most max, which is {self.max:g}")
+        return self
 
 
 class Comparison(Model):
@@ -25,7 +35,7 @@ class Comparison(Model):
     it may be left out for the built-in metrics."""
 
     mode: Literal["max", "min"] | None = None
-    tolerance: float = 0.0
+    tolerance: Number = 0.0
 
 
 class Evaluation(StepSpec):
@@ -50,26 +60,29 @@ class Evaluation(StepSpec):
     predictor: Function | None = None
     task: Literal["classification", "regression"] | None = None
     torchmetrics: Function | None = None
-    framework: str | None = None
+    framework: Framework | None = None
     dataset: DatasetConfig | None = None
-    config: dict[str, Any] = {}
-    label_column: str = "label"
-    prediction_column: str = "prediction"
-    score_column: str | None = None
-    slices: list[str] = []
-    plots: bool = True
-    thresholds: dict[str, Threshold] = {}
-    must_beat: dict[str, Comparison] = {}
-    batch_size: int = Field(1024, ge=1)
-    concurrency: int | tuple[int, int] = 1
-    num_cpus: float = Field(1.0, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
+    config: Plain = {}
+    label_column: Name = "label"
+    prediction_column: Name = "prediction"
+    score_column: Name | None = None
+    slices: Names = []
+    plots: Flag = True
+    thresholds: dict[Name, Threshold] = {}
+    must_beat: dict[Name, Comparison] = {}
+    batch_size: Count = 1024
+    concurrency: Processes = 1
+    num_cpus: Amount = 1.0
+    num_gpus: Amount = 0.0
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         """`must_beat` may be a list of metrics."""
         if isinstance(value, dict) and isinstance(value.get("must_beat"), (list, tuple)):
+            for name in value["must_beat"]:
+                if not isinstance(name, str):
+                    raise ValueError(f"must_beat: got {shown(name)}; expected a list of metrics' names")
             return {**value, "must_beat": {name: {} for name in value["must_beat"]}}
         return value
 
@@ -89,6 +102,8 @@ class Evaluation(StepSpec):
 
     @model_validator(mode="after")
     def _modes(self) -> Self:
+        if self.task is not None:
+            check_gates(self.thresholds, self.must_beat)
         for name, comparison in self.must_beat.items():
             if comparison.mode is None and name not in KNOWN_MODES:
                 raise ValueError(f"must_beat.{name}.mode: missing; accepted are 'max' (more is better) and 'min'")

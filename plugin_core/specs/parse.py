@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plugin_core.errors import SpecError
+from plugin_core.shown import shown
 from plugin_core.specs.batch_infer import BatchInferSpec
 from plugin_core.specs.config import StepSpec
 from plugin_core.specs.evaluate import EvaluateSpec
+from plugin_core.specs.load import load_file
 from plugin_core.specs.retrain import RetrainSpec
 from plugin_core.specs.train import TrainSpec
 from plugin_core.specs.tune import TuneSpec
@@ -35,22 +34,14 @@ def parse_spec(data: Any) -> StepSpec:
     if not isinstance(data, dict):
         raise SpecError(f"spec: given {type(data).__name__}; accepted is a mapping of fields")
     kind = data.get("kind", "train")
-    if kind not in KINDS:
-        raise SpecError(f"kind: given {kind!r}; accepted are {', '.join(KINDS)}")
-    return KINDS[kind](**data)
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise SpecError(f"kind: given {shown(kind)}; accepted are {', '.join(KINDS)}")
+    return KINDS[kind].model_validate(data)
 
 
 def load_spec(path: str | Path) -> StepSpec:
     """A spec from a YAML or JSON file."""
-    try:
-        text = Path(path).read_text()
-    except OSError as exc:
-        raise SpecError(f"spec file: given {str(path)!r}; it cannot be read ({exc.strerror})") from exc
-    try:
-        data = json.loads(text) if str(path).endswith(".json") else yaml.safe_load(text)
-    except (yaml.YAMLError, json.JSONDecodeError) as exc:
-        reason = str(exc).splitlines()[0]
-        raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON ({reason})") from exc
+    data = load_file(Path(path))
     if not isinstance(data, dict):
         raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON that holds a mapping of fields")
     return parse_spec(data)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
+from plugin_core.references import check_model_name
 from plugin_core.specs.config import StepSpec
 from plugin_core.specs.evaluate import Evaluation
+from plugin_core.specs.fields import Flag, Text
 from plugin_core.specs.train import TrainSpec
+
+
+def _registry(uri: str | None) -> str | None:
+    from plugin_core.registry import check_registry
+
+    return check_registry(uri) if uri is not None else None
 
 
 class RetrainSpec(StepSpec):
@@ -23,21 +31,19 @@ class RetrainSpec(StepSpec):
     """
 
     kind: Literal["retrain"] = "retrain"
-    model: str
-    alias: str = "champion"
-    registry: str | None = None
+    model: Text
+    alias: Text = "champion"
+    registry: Annotated[Text | None, AfterValidator(_registry)] = None
     train: TrainSpec
     evaluate: Evaluation
-    warm_start: bool = True
-    skip_unchanged: bool = True
+    warm_start: Flag = True
+    skip_unchanged: Flag = True
     on_overlap: Literal["wait", "skip", "fail"] = "wait"
 
     @model_validator(mode="after")
     def _gate(self) -> Self:
-        from plugin_core.registry import check_name
-
-        check_name("model", self.model)
-        check_name("alias", self.alias)
+        check_model_name("model", self.model)
+        check_model_name("alias", self.alias)
         if not (self.evaluate.thresholds or self.evaluate.must_beat):
             raise ValueError(
                 "evaluate.must_beat: missing; a retraining needs thresholds or must_beat to know what is better"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from plugin_core.model import Model
+from plugin_core.references import check_service
+from plugin_core.shown import shown
+from plugin_core.specs.fields import Flag, Name, Names, Text
 
 
 def _without_secret(uri: str | None) -> str | None:
-    if uri is not None and re.search(r"://[^/@]*:[^/@]*@", uri):
-        where = re.sub(r"://[^/@]*@", "://…@", uri)
-        raise ValueError(
-            f"given {where!r} with a password; accepted is it without; credentials belong into the cluster's environment"
-        )
+    if uri is not None:
+        check_service("", uri)
     return uri
 
 
@@ -24,8 +23,8 @@ class Tracker(Model):
     count the reports from 1. `required`: fail when the tracker cannot be reached at the start, instead of going on and
     logging later."""
 
-    step_metric: str | None = None
-    required: bool = False
+    step_metric: Name | None = None
+    required: Flag = False
 
 
 class MLflow(Tracker):
@@ -36,11 +35,11 @@ class MLflow(Tracker):
     """
 
     type: Literal["mlflow"] = "mlflow"
-    tracking_uri: Annotated[str | None, AfterValidator(_without_secret)] = None
-    experiment_name: str | None = None
-    run_id: str | None = None
-    tags: dict[str, str] = {}
-    log_checkpoints: bool = False
+    tracking_uri: Annotated[Name | None, AfterValidator(_without_secret)] = None
+    experiment_name: Name | None = None
+    run_id: Name | None = None
+    tags: dict[Name, Text] = {}
+    log_checkpoints: Flag = False
 
 
 class WandB(Tracker):
@@ -48,10 +47,10 @@ class WandB(Tracker):
     directory, for `wandb sync`."""
 
     type: Literal["wandb"] = "wandb"
-    project: str = "ray-train-workflows"
-    entity: str | None = None
-    group: str | None = None
-    tags: list[str] = []
+    project: Name = "ray-train-workflows"
+    entity: Name | None = None
+    group: Name | None = None
+    tags: Names = []
     mode: Literal["online", "offline"] | None = None
 
 
@@ -66,9 +65,9 @@ class Comet(Tracker):
     `comet upload`."""
 
     type: Literal["comet"] = "comet"
-    project_name: str = "ray-train-workflows"
-    workspace: str | None = None
-    tags: list[str] = []
+    project_name: Name = "ray-train-workflows"
+    workspace: Name | None = None
+    tags: Names = []
     mode: Literal["online", "offline"] = "online"
 
 
@@ -84,7 +83,7 @@ def _as_list(value: Any) -> Any:
     types = [item.get("type") if isinstance(item, dict) else getattr(item, "type", None) for item in trackers]
     for name in types:
         if types.count(name) > 1:
-            raise ValueError(f"given {name!r} {types.count(name)} times; accepted is each tracker once")
+            raise ValueError(f"given {shown(name)} {types.count(name)} times; accepted is each tracker once")
     return trackers
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from plugin_core.model import Model
 from plugin_core.results import CheckpointRef
-from plugin_core.specs.config import DatasetConfig, Function, ScalingConfig, StepSpec
+from plugin_core.specs.config import DatasetConfig, Framework, Function, ScalingConfig, StepSpec
+from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 
 
 class TorchConfig(Model):
@@ -17,14 +18,14 @@ class TorchConfig(Model):
 
     backend: Literal["nccl", "gloo", "xla"] | None = None
     init_method: Literal["env", "tcp"] = "env"
-    timeout_s: int = Field(1800, gt=0)
+    timeout_s: Count = 1800
 
 
 class TensorflowConfig(Model):
     """`legacy_keras`: `tf.keras` is Keras 2 (the package tf-keras). Under `MultiWorkerMirroredStrategy` Keras 3 cannot
     `fit`; a loop of one's own around `strategy.run` may use it."""
 
-    legacy_keras: bool = True
+    legacy_keras: Flag = True
 
 
 class TrainSpec(StepSpec):
@@ -42,23 +43,23 @@ class TrainSpec(StepSpec):
     """
 
     kind: Literal["train"] = "train"
-    framework: str = "torch"
+    framework: Framework = "torch"
     train_loop_per_worker: Function | None = None
-    train_loop_config: dict[str, Any] = {}
+    train_loop_config: Plain = {}
     scaling_config: ScalingConfig = ScalingConfig()
-    datasets: dict[str, DatasetConfig] = {}
+    datasets: dict[Name, DatasetConfig] = {}
     preprocessor: Function | None = None
     torch_config: TorchConfig | None = None
     tensorflow_config: TensorflowConfig | None = None
-    deepspeed_config: dict[str, Any] | None = None
-    params: dict[str, Any] | None = None
-    label_column: str | None = None
-    num_boost_round: int | None = Field(None, ge=1)
-    early_stopping_rounds: int | None = Field(None, ge=1)
-    checkpoint_frequency: int | None = Field(None, ge=1)
-    seed: int | None = Field(None, ge=0, lt=2**32)
-    report_all_ranks: bool = False
-    world_check: bool = True
+    deepspeed_config: Plain | None = None
+    params: Plain | None = None
+    label_column: Name | None = None
+    num_boost_round: Count | None = None
+    early_stopping_rounds: Count | None = None
+    checkpoint_frequency: Count | None = None
+    seed: Seed | None = None
+    report_all_ranks: Flag = False
+    world_check: Flag = True
     resume_from: CheckpointRef | None = None
 
     @model_validator(mode="after")

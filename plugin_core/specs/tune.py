@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from plugin_core.errors import SpecError
 from plugin_core.model import Model
 from plugin_core.specs.config import StepSpec
+from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
 from plugin_core.specs.train import TrainSpec
 from plugin_core.tuning import space
 
@@ -16,12 +18,15 @@ from plugin_core.tuning import space
 SCHEDULERS = ("fifo", "asha", "async_hyperband", "median_stopping_rule", "hyperband", "pbt", "pb2")
 SEARCHERS = ("random", "optuna", "hyperopt", "bayesopt", "ax", "hebo", "nevergrad", "zoopt")
 
+#: Trials of one search: each is a Ray Train run of its own.
+MAX_TRIALS = 1_000_000
+
 
 class _Named(Model):
     """`type`, and `options`: the keyword arguments of that class of Ray Tune's."""
 
-    type: str
-    options: dict[str, Any] = {}
+    type: Name
+    options: Plain = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -31,7 +36,9 @@ class _Named(Model):
             return {"type": value}
         if isinstance(value, dict) and "type" in value:
             options = {name: item for name, item in value.items() if name not in ("type", "options")}
-            return {"type": value["type"], "options": {**value.get("options", {}), **options}}
+            given = value.get("options", {})
+            if isinstance(given, dict):
+                return {"type": value["type"], "options": space.as_data({**given, **options})}
         return value
 
 
@@ -67,15 +74,15 @@ class TuneSpec(StepSpec):
 
     kind: Literal["tune"] = "tune"
     train: TrainSpec
-    param_space: dict[str, Any]
-    metric: str
+    param_space: Plain
+    metric: Name
     mode: Literal["max", "min"]
-    num_samples: int = Field(1, ge=1)
+    num_samples: Annotated[Count, Field(le=MAX_TRIALS)] = 1
     scheduler: SchedulerConfig | None = None
     search_alg: SearchConfig | None = None
-    max_concurrent_trials: int | None = Field(None, ge=1)
-    time_budget_s: float | None = Field(None, gt=0)
-    stop: dict[str, float] = {}
+    max_concurrent_trials: Count | None = None
+    time_budget_s: Seconds | None = None
+    stop: dict[Name, Number] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -90,7 +97,15 @@ class TuneSpec(StepSpec):
         searcher = self.search_alg.type if self.search_alg else "random"
         if searcher != "random" and space.grid_size(self.param_space) > 1:
             raise ValueError(f"param_space: given a grid_search with search_alg {searcher!r}; accepted is it with 'random'")
+        self._check_ends()
         return self
+
+    def _check_ends(self) -> None:
+        for path, chosen in space.ends(self.param_space):
+            try:
+                self.trial_spec(chosen)
+            except SpecError as exc:
+                raise ValueError(f"param_space.{path}: a trial may take what is no training: {exc.message}") from None
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with what a trial takes from the space. Raises SpecError where that is no training."""

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from plugin_core import data, output
+from plugin_core.fence import Fence
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.lineage import check_framework
 from plugin_core.results import BatchInferResult
@@ -23,6 +24,10 @@ def run(context: StepContext) -> BatchInferResult:
     check_framework(spec)
     root = Location.of(spec.output_path) if spec.output_path else context.rundir.location.child("predictions")
     output.claim_output(root, context.rundir.location)
+    fence = Fence(context.rundir.uri, context.attempt)
+    if done := output.committed(root, fence):
+        output.publish(root, done, fence)
+        return _result(context, root.child(done["folder"]), done["rows"])
     folder = output.begin(root, context.attempt, spec.key_column is not None, context.rundir.generation)
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt, folder.uri)
     _configure(context, spec)
@@ -33,11 +38,16 @@ def run(context: StepContext) -> BatchInferResult:
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
         if spec.output_columns is not None:
             predicted = predicted.select_columns(spec.output_columns)
-        _write(predicted, spec, folder.path, filesystem)
+        written = _write(predicted, spec, folder.path, filesystem)
     context.set_phase("committing")
-    rows = output.commit(root, folder, spec.output_format, spec.checkpoint.uri)
+    rows = output.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
+    return _result(context, folder, rows)
+
+
+def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResult:
+    assert isinstance(context.spec, BatchInferSpec)
     return BatchInferResult(
-        run=context.run, output=folder.uri, format=spec.output_format, rows=rows, metrics={"rows": rows}
+        run=context.run, output=folder.uri, format=context.spec.output_format, rows=rows, metrics={"rows": rows}
     )
 
 
@@ -59,7 +69,8 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
         )
 
 
-def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> None:
+def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> int:
+    """Write the files; returns the rows that the writing tasks say they wrote."""
     match spec.output_format:
         case "parquet":
             dataset.write_parquet(path, filesystem=filesystem, partition_cols=spec.partition_by or None)
@@ -67,3 +78,5 @@ def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> No
             dataset.write_csv(path, filesystem=filesystem)
         case _:
             dataset.write_json(path, filesystem=filesystem)
+    # Ray hands it to its own sinks alone (ray 2.60)
+    return sum(int(task["num_rows"]) for task in dataset._write_ds.take_all())

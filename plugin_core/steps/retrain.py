@@ -24,6 +24,7 @@ from plugin_core.rundir import RunDir, run_name
 from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec
 from plugin_core.steps import StepContext, run_step
 from plugin_core.storage import Location
+from plugin_core.stored import Object, parse
 
 if TYPE_CHECKING:
     from plugin_core.results import AnyResult
@@ -94,8 +95,7 @@ def _plan(context: StepContext, spec: RetrainSpec, champion: ModelVersion | None
     }
     place = context.rundir.step.child("plan.json")
     place.create(json.dumps(plan).encode())
-    kept: dict[str, Any] = json.loads(place.read() or b"{}")
-    return kept
+    return parse(Object, place.read() or b"{}", place.uri)
 
 
 def _train(context: StepContext, spec: RetrainSpec, warm_start: str | None) -> TrainResult:
@@ -150,10 +150,11 @@ def _run(part: StepContext) -> AnyResult:
 def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
     """While the training runs, its new reports are also written as the retraining's, whose progress they are."""
     reader, writer, over = JournalReader(part), JournalWriter(context.rundir, context.attempt), threading.Event()
-    reader.read()
+    for _ in reader:
+        pass  # what an earlier attempt has relayed
 
     def relay() -> None:
-        for entry in reader.read():
+        for entry in reader:
             if "report" in entry:
                 writer.append({"report": entry["report"], "metrics": entry["metrics"], "checkpoint": None})
 

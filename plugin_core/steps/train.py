@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plugin_core import artifacts, data
+from plugin_core import artifacts, data, takeover
 from plugin_core.fenced_fs import fenced_filesystem
 from plugin_core.fingerprints import fingerprint_of_all
 from plugin_core.frameworks import TrainerInputs, build_trainer, worker_environment
-from plugin_core.journal import JournalReader, read_reports
+from plugin_core.history import History, metric
 from plugin_core.preprocessors import fitted_preprocessor, serialize
 from plugin_core.progress import is_number
 from plugin_core.restore import repair_snapshot, standing_of
@@ -43,8 +43,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.steps.guard import GuardCallback
 
     checkpoints = spec.run_config.checkpoint_config
-    journal = JournalReader(context.rundir).read()
-    if repaired := repair_snapshot(context.rundir, checkpoints, journal):
+    history = History.read(context.rundir)
+    if repaired := repair_snapshot(context.rundir, checkpoints, history):
         logger.warning("%s", repaired)
     uri, attempt = context.rundir.uri, context.attempt
     warm_start = spec.resume_from.uri if spec.resume_from else None
@@ -60,7 +60,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         environment=context.worker_environment,
     )
     callbacks = [
-        JournalCallback(uri, attempt, standing_of(context.rundir, journal), on_report, all_ranks=spec.report_all_ranks),
+        JournalCallback(uri, attempt, standing_of(context.rundir, history), on_report, all_ranks=spec.report_all_ranks),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     datasets = {
@@ -135,74 +135,64 @@ def _dataset_config(spec: TrainSpec) -> Any:
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
     """The spec's own, over the variables that its framework must have."""
     given = spec.run_config.worker_runtime_env or {}
-    variables = {**worker_environment(spec), **given.get("env_vars", {})}
+    variables = takeover.worker_variables({**worker_environment(spec), **given.get("env_vars", {})})
     return {**given, "env_vars": variables} if variables else given or None
 
 
 def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
     """The result of a training that was ended early, told from its journal: the last report, and of the checkpoints
     that are still there the latest and the best."""
-    reports = read_reports(rundir)
-    there = set(rundir.location.names())
-    kept = [entry for entry in reports if entry.get("checkpoint") in there]
+    history = History.read(rundir)
+    kept = list(history.checkpoints.values())
     config = spec.run_config.checkpoint_config
     score = config.checkpoint_score_attribute
     best = None
     if score:
-        scored = [entry for entry in kept if is_number(_score(entry["metrics"], score))]
+        scored = [entry for entry in kept if is_number(metric(entry["metrics"], score))]
         better = max if config.checkpoint_score_order == "max" else min
-        best = better(scored, key=lambda entry: _score(entry["metrics"], score)) if scored else None
+        best = better(scored, key=lambda entry: metric(entry["metrics"], score)) if scored else None
 
     def reference(entry: dict[str, Any] | None) -> CheckpointRef | None:
         return CheckpointRef(uri=rundir.location.child(entry["checkpoint"]).uri) if entry else None
 
     return TrainResult(
         run=RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt),
-        metrics=reports[-1]["metrics"] if reports else {},
+        metrics=history.metrics,
         checkpoint=reference(kept[-1] if kept else None),
         best_checkpoint=reference(best),
-        reports=len(reports),
+        reports=history.reports,
     )
-
-
-def _score(metrics: dict[str, Any], name: str) -> Any:
-    """A metric as Ray Train finds it: by its name, or by a path through nested ones."""
-    if name in metrics or "/" not in name:
-        return metrics.get(name)
-    head, _, rest = name.partition("/")
-    return _score(inner, rest) if isinstance(inner := metrics.get(head), dict) else None
 
 
 def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainResult:
     """The result from Ray's, with the metrics of the very last report, which Ray forgets when it had no checkpoint."""
-    reports = read_reports(context.rundir)
     config = context.spec.run_config.checkpoint_config
+    history = History.read(context.rundir, config.checkpoint_score_attribute)
     best = None
     if config.checkpoint_score_attribute and result.best_checkpoints:
         best = result.get_best_checkpoint(config.checkpoint_score_attribute, config.checkpoint_score_order)
     return TrainResult(
         run=context.run,
-        metrics=reports[-1]["metrics"] if reports else result.metrics or {},
+        metrics=history.metrics if history.reports else result.metrics or {},
         checkpoint=_reference(result.checkpoint, context.rundir.location),
         best_checkpoint=_reference(best, context.rundir.location),
-        reports=len(reports),
+        reports=history.reports,
         dataset=dataset,
         artifacts=kept.uri if (kept := context.rundir.location.child(artifacts.FOLDER)).names() else None,
-        warnings=_score_warnings(reports, config.checkpoint_score_attribute),
+        warnings=_score_warnings(history),
     )
 
 
-def _score_warnings(reports: list[dict[str, Any]], score: str | None) -> list[str]:
+def _score_warnings(history: History) -> list[str]:
     """What is wrong with the ranking of checkpoints: Ray ranks those without a score last, and says nothing."""
-    checkpointed = [entry["metrics"] for entry in reports if entry.get("checkpoint")]
-    unranked = [metrics for metrics in checkpointed if not is_number(_score(metrics, score))] if score else []
+    score, unranked, checkpointed = history.score, history.unranked, history.checkpointed
     if not unranked:
         return []
     field = "run_config.checkpoint_config.checkpoint_score_attribute"
-    if len(unranked) < len(checkpointed):
-        return [f"{field}: {len(unranked)} of {len(checkpointed)} checkpoints have no number as {score!r} and rank last"]
-    names = sorted({name for metrics in checkpointed for name in metrics})
-    return [f"{field}: given {score!r}, which no checkpoint's report has; accepted is one of {', '.join(names) or 'none'}"]
+    if unranked < checkpointed:
+        return [f"{field}: {unranked} of {checkpointed} checkpoints have no number as {score!r} and rank last"]
+    names = ", ".join(sorted(history.names)) or "none"
+    return [f"{field}: given {score!r}, which no checkpoint's report has; accepted is one of {names}"]
 
 
 def _reference(checkpoint: Any, location: Location) -> CheckpointRef | None:

@@ -13,6 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from plugin_core import run_code
 from plugin_core.clusters import required_bundles, together
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.failures import classify
@@ -52,6 +53,7 @@ def run(context: StepContext) -> TuneResult:
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt)
     place = context.rundir.location.child(EXPERIMENT)
     parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": mailbox.make()}
+    parameters["code"] = run_code.of_held(context.rundir)
     trainable = tune.with_resources(tune.with_parameters(Trial, **parameters), TRIAL_RESOURCES)
     context.set_phase("searching")
     if any(name.startswith("experiment_state") for name in place.names()):

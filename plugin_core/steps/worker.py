@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_core import env_files, manifest
+from plugin_core import manifest
 from plugin_core.artifacts import Artifacts
 from plugin_core.frameworks import world
 from plugin_core.frameworks.seeds import set_seed
@@ -99,7 +99,6 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
     from plugin_core.results import CheckpointRef
 
     context = get_train_context()
-    env_files.write()
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
     # what a killed worker group of this attempt left half uploaded keeps its number
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0

@@ -136,10 +136,9 @@ class Feed:
 
     def _take_in(self) -> bool:
         """Read on; True when there is something to log. As little as a batch, however long the tracker was away."""
-        for segment in self._reader.unread():
-            for line in self._reader.read_segment(segment):
-                if "report" in line and (entry := self._entry(line)) is not None:
-                    self._waiting.append(entry)
+        for line in self._reader:
+            if "report" in line and (entry := self._entry(line)) is not None:
+                self._waiting.append(entry)
             if len(self._waiting) >= BATCH:
                 break
         return bool(self._waiting)

@@ -165,7 +165,7 @@ class MLflowBackend(Backend):
 
     def other_workers_environment(self) -> dict[str, str]:
         """A tracking store of their own, which nobody looks at; of files, since a database takes seconds to be made."""
-        folder = f"file://{tempfile.gettempdir()}/raytrain-other-ranks"
+        folder = f"file://{tempfile.gettempdir()}/raytrain-other-ranks-{os.getuid()}"
         return {"MLFLOW_TRACKING_URI": folder, "MLFLOW_ALLOW_FILE_STORE": "true"}
 
 

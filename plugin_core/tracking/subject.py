@@ -12,6 +12,8 @@ from plugin_core.fingerprints import dataset_fingerprint, fingerprint_of_all
 from plugin_core.jsonsafe import flat
 from plugin_core.pins import home_of
 from plugin_core.rundir import RunDir
+from plugin_core.specs import StepSpec
+from plugin_core.stored import Object, parse
 
 if TYPE_CHECKING:
     from plugin_core.steps import StepContext
@@ -66,15 +68,13 @@ class Subject:
 
 
 def _read(rundir: RunDir, place: tuple[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(rundir.step.child(*place).read() or b"{}")
-    return found
+    file = rundir.step.child(*place)
+    return parse(Object, file.read() or b"{}", file.uri)
 
 
 def _params(spec: Any) -> dict[str, Any]:
     """The loop's own config under its own names, the rest of the spec under the names of its fields."""
-    fields = {
-        name: value for name, value in spec.to_json().items() if name not in _LEFT_OUT and value not in (None, {}, [])
-    }
+    fields = _computed(spec)
     config = fields.pop("train_loop_config", {})
     params = {**flat(fields), **(flat(config) if config else {})}
     try:
@@ -82,6 +82,13 @@ def _params(spec: Any) -> dict[str, Any]:
     except StorageError:
         return params  # the step itself reads the data, and says so better
     return params if fingerprint is None else {**params, "dataset_fingerprint": fingerprint}
+
+
+def _computed(spec: Any) -> dict[str, Any]:
+    """The fields that say what is computed, also those of the steps that a search or a retraining is made of."""
+    parts = {name: _computed(part) for name, part in spec if isinstance(part, StepSpec)}
+    fields = {**spec.to_json(), **parts}
+    return {name: value for name, value in fields.items() if name not in _LEFT_OUT and value not in (None, {}, [])}
 
 
 def _dataset_fingerprint(spec: Any) -> str | None:

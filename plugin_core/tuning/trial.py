@@ -19,9 +19,10 @@ import ray
 from ray import tune
 from ray.tune.result import RESULT_DUPLICATE
 
+from plugin_core import run_code
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.failures import classify
-from plugin_core.journal import read_reports
+from plugin_core.journal import iter_reports
 from plugin_core.pins import pin
 from plugin_core.results import CheckpointRef
 from plugin_core.rundir import AttemptEnd, RunDir
@@ -41,9 +42,12 @@ logger = logging.getLogger(__name__)
 class Trial(tune.Trainable):
     """Ray Tune's side of a trial, in an actor without resources of its own. `attempt` is that of the whole search."""
 
-    def setup(self, config: dict[str, Any], run_uri: str = "", attempt: int = 0, mailbox: Any = None) -> None:
+    def setup(
+        self, config: dict[str, Any], run_uri: str = "", attempt: int = 0, mailbox: Any = None, code: str = ""
+    ) -> None:
         be_patient()
         search = RunDir.at(run_uri)
+        run_code.hold(search, code)
         spec = search.read_spec()
         assert isinstance(spec, TuneSpec)
         self._search_spec = spec
@@ -100,11 +104,14 @@ class Trial(tune.Trainable):
             raise from_outcome(ended.outcome, ended.message, ended.details)
         if spec.resume_from is not None:
             pin(spec.resume_from.uri, by=leg.uri)
-        read = read_reports(leg)
-        self._told = min(given["reports"], len(read)) if given and name == given["leg"] else 0
-        for entry in read[: self._told]:
-            self._latest = entry.get("checkpoint") or self._latest
-        self._before.extend(read[self._told :])
+        told = given["reports"] if given and name == given["leg"] else 0
+        self._told = 0
+        for entry in iter_reports(leg):
+            if self._told < told:
+                self._told += 1
+                self._latest = entry.get("checkpoint") or self._latest
+            else:
+                self._before.append(entry)
         ray.get(self._mailbox.begin.remote(name))
         threading.Thread(target=self._train, args=(child,), daemon=True, name="fit").start()
         return leg

@@ -1,7 +1,9 @@
 """The Jobs API out of reach, and a cluster that is cut off while its processes live on."""
 
+import json
 import shutil
 import signal
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from plugin_core import RayCluster, ScalingConfig
 from plugin_core import jobs as jobs_client
+from plugin_core.display import plain
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.local_head import Head
 from tests.chaos.tools import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
@@ -35,8 +38,21 @@ def test_the_job_finishes_while_its_api_is_away(
     assert running.result().metrics["total"] == sum(range(60))
     assert running.rundir.receipts() == [1]
     trail.check(60, kills=0)
-    lines = [line for text in running.texts("log") for line in text.splitlines()]
-    assert sum("result: {" in line for line in lines) <= 1, "no line of the log is told twice"
+    told = [line for text in running.texts("log") for line in text.splitlines() if line]
+    receipt = running.rundir.receipt(1)
+    assert receipt is not None
+    there = log_of(head, receipt.submission_id)
+    assert told == [line for line in there.splitlines() if line], "no line of the log is told twice, none is lost"
+    assert sum("result: {" in line for line in told) == 1
+    assert [event.data["metrics"]["step"] for event in running.events if event.kind == "report"][-1] == 59
+
+
+def log_of(head: Head, submission_id: str) -> str:
+    """The job's whole log, as the cluster itself gives it."""
+    headers = {"Authorization": f"Bearer {head.token}"}
+    request = urllib.request.Request(f"{head.address}/api/jobs/{submission_id}/logs", headers=headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return plain(json.load(answer)["logs"])
 
 
 @pytest.mark.parametrize("frozen", ["driver", pytest.param("controller", marks=pytest.mark.slow)])

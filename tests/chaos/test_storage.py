@@ -1,9 +1,11 @@
 """Storage that throttles, is full, or holds a snapshot that is broken."""
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
@@ -12,8 +14,10 @@ from plugin_core import LocalCluster, ScalingConfig, run
 from plugin_core.errors import StorageFullError
 from plugin_core.fenced_fs import SNAPSHOT
 from plugin_core.journal import read_reports
+from plugin_core.local_head import Head
 from plugin_core.rundir import RunDir
 from tests.chaos.tools import Proxy, Running, Trail, drivers, kill, spec_at
+from tests.clouds import AZURE_VARIABLE, GCS_VARIABLE
 
 ONE = ScalingConfig(num_workers=1)
 
@@ -36,10 +40,7 @@ def test_s3_answers_503_for_half_a_minute_while_checkpoints_are_written(
     assert trail.steps() == list(range(12)), "the training was never begun again"
 
 
-@pytest.mark.slow
-def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
-    endpoint = dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]
-    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url=http://{endpoint}", trail.file), cluster)
+def goes_on_after_its_driver_is_killed(running: Running, trail: Trail) -> Any:
     trail.wait_for(5)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
@@ -47,6 +48,28 @@ def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail,
     assert result.metrics["total"] == sum(range(12))
     assert result.run.attempt == 2
     trail.check(12, kills=1)
+    return result
+
+
+@pytest.mark.slow
+def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
+    endpoint = dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]
+    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url=http://{endpoint}", trail.file), cluster)
+    goes_on_after_its_driver_is_killed(running, trail)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cloud", ["azure", "gcs"])
+def test_a_run_on_another_cloud_goes_on_after_its_driver_is_killed(
+    request: pytest.FixtureRequest, trail: Trail, head: Head, cloud: str
+) -> None:
+    storage: str = request.getfixturevalue(cloud)
+    # the job gets what the URI names
+    variables = {name: os.environ[name] for name in (AZURE_VARIABLE, GCS_VARIABLE) if f"${name}" in storage}
+    running = Running(spec_at(storage, trail.file, scaling_config=ONE), LocalCluster(env_vars=variables))
+    result = goes_on_after_its_driver_is_killed(running, trail)
+    with result.checkpoint.as_directory() as folder:
+        assert Path(folder, "state.json").exists()
 
 
 def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from plugin_core import local_head
 from plugin_core.local_head import Head
+from tests.namespaces import needs_namespaces, on_host, with_clock_set_by
 from tests.servers import alive
 
 
@@ -55,6 +56,51 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
     assert killed.processes() == []
     assert not Path(killed.temp_dir).exists()
     assert alive(head.keeper_pid), "the other head of this machine lives"
+
+
+@needs_namespaces
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_a_clock_that_was_set_by_an_hour_leaves_a_live_head_alone(head: Head, tmp_path: Path, step_s: int) -> None:
+    code = "import psutil; from plugin_core import local_head; print(psutil.boot_time(), local_head.ensure().mark)"
+    command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
+    booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert abs(float(booted) - psutil.boot_time() - step_s) < 60, "this process saw the step"
+    assert mark == head.mark
+    assert alive(head.keeper_pid)
+
+
+def test_a_clock_that_was_set_back_by_an_hour_does_not_keep_an_idle_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "idle"))
+    idle = local_head.ensure(num_cpus=1, idle_timeout_s=3.0)
+    used = time.time() + 3600
+    os.utime(local_head.state_dir() / "last_used", (used, used))
+    _until(lambda: local_head.current() is None and not idle.processes())
+
+
+@needs_namespaces
+def test_two_hosts_that_share_a_home_have_a_head_each_and_leave_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "nfs"))
+    ours = local_head.ensure(num_cpus=1)
+
+    def there(code: str) -> list[str]:
+        command = on_host("other", [sys.executable, "-c", f"from plugin_core import local_head as h; {code}"])
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    try:
+        assert there("print(h.current(), h.stop())") == ["None", "False"]
+        (mark,) = there("print(h.ensure(num_cpus=1).mark)")
+        assert mark != ours.mark
+        assert local_head.current() == ours
+        assert local_head.stop()
+        assert there("print(h.current().mark)") == [mark], "stopping ours is nothing to theirs"
+    finally:
+        local_head.stop()
+        there("h.stop()")
+    assert ours.processes() == []
 
 
 def _until(true: object, timeout_s: float = 600) -> None:

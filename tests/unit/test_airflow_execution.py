@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,14 +17,18 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     TaskDeferred,
 )
+from sqlalchemy import create_engine, select
+from sqlalchemy.orm import Session
 
 from airflow_provider import base, listener, triggers
-from airflow_provider.common import over
+from airflow_provider.common import RUN_KEY, over
 from airflow_provider.hooks import RayJobsHook
 from airflow_provider.triggers import RayStepTrigger
 from plugin_core.errors import ClusterUnreachableError, UserCodeError
-from plugin_core.rundir import RunDir
+from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.supervisor import run_sync
 from plugin_core.testing import FakeCluster
+from tests.chaos.tools import wait_until
 from tests.unit.airflow_tasks import TOKEN, task_instance, train_operator
 from tests.unit.airflow_tasks import fake as fake
 
@@ -99,7 +104,7 @@ def test_a_kill_stops_the_job_only_when_the_task_is_over(
     asyncio.run(killed_twice())
     assert list(fake.jobs.values()) == [job]
     intent = RunDir.at(trigger.serialize()[1]["run_uri"]).intent()
-    assert (intent.cancel_through, intent.whole_run) == (1 if job == "STOPPED" else 0, "")
+    assert (intent.cancel_through, intent.whole_run) == (1 if job == "STOPPED" else 0, frozenset())
 
 
 def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
@@ -180,7 +185,7 @@ def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
 
     def cancel_runs_of(row: Any, **ids: Any) -> None:
         asked.append(ids)
-        listener._cancel(kept["run_uri"], kept["ray_conn_id"])
+        run_sync(listener._cancel(kept["run_uri"], kept["ray_conn_id"]))
 
     monkeypatch.setattr(listener, "_cancel_runs_of", cancel_runs_of)
     listener.on_task_instance_failed(None, Row(state), None)
@@ -197,6 +202,55 @@ def test_the_listener_starts_no_local_cluster_to_cancel_on(monkeypatch: pytest.M
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.claim(1, "http://x", "s")
-    listener._cancel(rundir.uri, None)
+    run_sync(listener._cancel(rundir.uri, None))
     assert rundir.intent().cancel_through == 1
     assert not list(tmp_path.glob("head-*/state.json"))
+
+
+class Store(dict[str, Any]):
+    """A task's state store, as Airflow gives it to the task."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        self.pop(key, None)
+
+
+def test_a_task_that_handed_its_result_over_leaves_nothing_for_the_end_of_its_dag_run(fake: FakeCluster) -> None:
+    store = Store()
+    context = {"ti": task_instance(), "task_state_store": store}
+    operator = train_operator(ray_conn_id="fake")
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context)
+    assert list(store) == [RUN_KEY]
+    operator.execute_complete(context, fire(deferred.value.trigger))
+    assert list(store) == []
+
+
+def test_the_ends_of_many_tasks_share_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of 500 runs that a DAG run leaves, one lives."""
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
+    rundirs = [RunDir.at(str(tmp_path / f"runs/{number}")) for number in range(500)]
+    for rundir in rundirs:
+        rundir.claim(1, "http://x", "s")
+    for rundir in rundirs[1:]:
+        rundir.record_end(1, AttemptEnd("succeeded"))
+    from airflow.models import DagRun  # noqa: F401 - the row refers to its table
+    from airflow.models.task_state_store import TaskStateStoreModel
+
+    engine = create_engine("sqlite://")
+    TaskStateStoreModel.__table__.create(engine)
+    before = threading.active_count()
+    with Session(engine) as session:
+        for number, rundir in enumerate(rundirs):
+            value = json.dumps({"uri": rundir.uri, "ray_conn_id": None})
+            row = {"dag_run_id": 1, "task_id": f"t{number}", "key": RUN_KEY, "dag_id": "d", "run_id": "r", "value": value}
+            session.add(TaskStateStoreModel(**row))
+        session.flush()
+        row = session.scalars(select(TaskStateStoreModel)).first()
+        listener.on_dag_run_success(row, "over")
+        session.commit()
+    wait_until(lambda: rundirs[0].intent().cancel_through == 1)
+    assert threading.active_count() - before <= 64 + 2, "one for the loop, those of the storage"
+    assert [rundir.intent().cancel_through for rundir in rundirs[1:]] == [0] * 499

@@ -74,3 +74,14 @@ def test_the_connection_test_says_what_is_there_or_what_is_wrong(
     good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
     assert not good
     assert "answers 401 to the token given" in said
+
+
+def test_what_a_connection_hands_over_is_masked_in_airflows_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a task and in a trigger: a job may print it, and the task's log shows what a job prints."""
+    from airflow.sdk.log import redact
+
+    for number, look in enumerate((RayJobsHook.get_cluster, lambda hook: asyncio.run(hook.aget_cluster()))):
+        key, word, header = (f"{what}-{number}-hunter2" for what in ("key", "word", "header"))
+        extra = {"env_vars": {"KEY": key}, "env_files": {"FILE": f"token = {word}\n"}, "headers": {"X": header}}
+        look(connect(monkeypatch, host="h", extra=extra))
+        assert redact(f"the job prints {key}, {word} and {header}") == "the job prints ***, *** and ***"

@@ -152,11 +152,12 @@ class TestRefusedBeforeASubmit:
     ],
 )
 def test_a_score_that_is_never_or_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:
+    from plugin_core.history import History
     from plugin_core.steps.train import _score_warnings
 
     reports = [{"report": number, "metrics": each, "checkpoint": "c"} for number, each in enumerate(metrics)]
     score = "val/acc" if words == ["val/acc"] else "acc"
-    found = _score_warnings(reports, score)
+    found = _score_warnings(History.of(reports, score=score))
     assert len(found) == len([word for word in words if word != "val/acc"])
     for warning, word in zip(found, words, strict=False):
         assert word in warning

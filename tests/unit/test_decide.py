@@ -114,6 +114,12 @@ TABLE = [
     ("overdue and running: stop", seen(job=Job.RUNNING, overdue="too long"), Do.STOP),
     ("overdue and over: timeout", seen(job=Job.STOPPED, overdue="too long", heartbeat_silent=True), Do.FAIL),
     ("storage not shared: refused", seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), Do.FAIL),
+    ("no Python there: refused", seen(job=Job.FAILED, job_exit_code=127), Do.FAIL),
+    (
+        "no Python there for an earlier call: begun again",
+        seen(job=Job.FAILED, job_exit_code=127, ours=False, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
 ]
 
 

@@ -1,8 +1,12 @@
 """The driver obeys the run directory, also when nobody lives who could send it a stop."""
 
 import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +21,9 @@ from plugin_core.errors import (
     StepTimeoutError,
     StorageError,
 )
-from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs import Limits
+from plugin_core.storage import Location
 
 
 class Watched:
@@ -65,6 +70,19 @@ def test_the_time_is_over_for_the_driver_too_and_earlier_attempts_count(tmp_path
     assert isinstance(watched.stopped[0], StepTimeoutError)
 
 
+def test_the_time_of_an_attempt_that_was_killed_counts_up_to_its_last_heartbeat(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.beat(1, Heartbeat(900, "running", 1800.0))
+    rundir.beat(2, Heartbeat(900, "running", 1799.0))
+    rundir.record_end(2, AttemptEnd("cancelled"))
+    watched = Watched(tmp_path, attempt=3, timeout_s=3600.0)
+    watched.watch.look()
+    rundir.beat(2, Heartbeat(901, "running", 1801.0))
+    watched = Watched(tmp_path, attempt=3, timeout_s=3600.0)
+    with pytest.raises(StepTimeoutError, match=r"limits.timeout_s \(3600 s\)"):
+        watched.watch.look()
+
+
 def test_the_heartbeat_moves_and_a_storage_that_is_away_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +104,31 @@ def test_the_heartbeat_moves_and_a_storage_that_is_away_stops_nothing(
     heartbeat = watched.rundir.heartbeat(1)
     assert heartbeat is not None
     assert heartbeat.counter > 5
+
+
+def test_a_beat_is_one_listing_and_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched, asked, beats = Watched(tmp_path, orphan_timeout_s=3600.0), [], threading.Event()
+    for name in ("read_since", "versions", "is_file", "write"):
+        monkeypatch.setattr(Location, name, counted(getattr(Location, name), asked))
+    beat = RunDir.beat
+
+    def some(self: RunDir, *arguments: object) -> None:
+        beat(self, *arguments)  # type: ignore[arg-type]
+        if len(asked) > 10:
+            beats.set()
+
+    monkeypatch.setattr(RunDir, "beat", some)
+    with watched.watch:
+        assert beats.wait(30)
+    assert asked[:6] == ["versions attempts", "write 001.beat.json"] * 3
+
+
+def counted(then: Callable[..., Any], asked: list[str]) -> Callable[..., Any]:
+    def call(place: Location, *args: Any) -> Any:
+        asked.append(f"{then.__name__} {place.name}")
+        return then(place, *args)
+
+    return call
 
 
 def test_a_driver_without_a_receipt_says_that_the_path_is_not_shared(
@@ -118,3 +161,10 @@ def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
         assert watched.called.wait(30)
     assert isinstance(watched.stopped[0], InfrastructureError)
     assert "no orchestrator showed interest" in watched.stopped[0].message
+
+
+def test_a_process_that_hangs_at_its_exit_says_where_and_ends_itself() -> None:
+    code = "import atexit, time; from plugin_core import driver; driver.EXIT_S = 0.5; atexit.register(time.sleep, 3600)"
+    done = subprocess.run([sys.executable, "-c", f"{code}; driver.leave(0)"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr

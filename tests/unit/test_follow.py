@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import run
+from plugin_core import RunRef, TrainResult, ending, run
+from plugin_core.errors import UserCodeError
 from plugin_core.rundir import RunDir
 from plugin_core.supervisor import Event, Supervisor, prepare, run_sync
 from plugin_core.testing import FakeCluster
@@ -75,3 +76,93 @@ def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
     with FakeCluster(log=log) as cluster:
         run(spec_at(tmp_path), cluster, told.append)
     assert [event for event in told if event.kind == "log"] == []
+
+
+def test_reports_and_log_are_told_to_their_end_though_the_api_was_away_when_the_run_ended(tmp_path: Path) -> None:
+    """The result is seen without a cluster to ask: what storage has is told at once, the log when the API is back."""
+    told: list[Event] = []
+
+    async def followed(rundir: RunDir, cluster: FakeCluster) -> None:
+        away = asyncio.Event()
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            if "cannot be asked" in event.text:
+                away.set()
+            if event.kind == "report" and event.data["report"] == 4:
+                cluster.answering = True
+
+        following = asyncio.create_task(Supervisor(rundir, cluster, since_attempt=0, listener=hear).run())
+        await away.wait()
+        lines = [{"attempt": 1, "time": float(n), "report": n, "metrics": {}} for n in range(5)]
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        rundir.step.child("journal/001-0001.jsonl").write(data)
+        cluster.log = "a line of the fake job\nthe last but one\nthe result: printed after result.json"
+        rundir.write_result(TrainResult(run=RunRef(uri=rundir.uri, name="run", attempt=1)))
+        cluster.jobs = dict.fromkeys(cluster.jobs, "SUCCEEDED")
+        await following
+
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        cluster.answering = False
+        run_sync(followed(rundir, cluster))
+    assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2, 3, 4]
+    lines = [line for event in told if event.kind == "log" for line in event.text.splitlines()]
+    assert lines == cluster.log.splitlines()
+
+
+def test_the_log_of_a_run_that_failed_while_the_api_was_away_is_told_when_it_is_back(tmp_path: Path) -> None:
+    told: list[Event] = []
+    with FakeCluster(plays=["user_error"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            cluster.answering = cluster.answering or event.text.startswith("fail: ")
+
+        run_sync(Supervisor(rundir, cluster).submit())
+        cluster.answering = False
+        with pytest.raises(UserCodeError):
+            run_sync(Supervisor(rundir, cluster, since_attempt=0, listener=hear).run())
+    assert [event.text for event in told if event.kind == "log"] == ["a line of the fake job"]
+
+
+def test_a_log_whose_end_cannot_be_had_is_said_in_one_line_and_the_result_is_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "LEAVE_S", 1.0)
+    told: list[Event] = []
+    with FakeCluster(plays=["linger"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            cluster.answering = False
+
+        run_sync(Supervisor(rundir, cluster).submit())
+        assert run_sync(Supervisor(rundir, cluster, listener=hear, reader="try 1").run()).run.attempt == 1
+    said = [event.text for event in told if "may be missing" in event.text]
+    assert len(said) == 1
+    assert "answers 500" in said[0]
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_driver_that_hangs_at_its_exit_is_stopped_and_the_result_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    monkeypatch.setattr(ending, "STOP_S", 0.5)
+    told: list[Event] = []
+    with FakeCluster(plays=["linger"]) as cluster:
+        assert run(spec_at(tmp_path), cluster, told.append if listens else None).run.attempt == 1
+        assert list(cluster.jobs.values()) == ["STOPPED"]
+    assert any("its process does not end" in event.text for event in told) is listens
+
+
+def test_a_result_that_was_there_before_is_returned_without_asking_the_cluster(tmp_path: Path) -> None:
+    told: list[Event] = []
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path), cluster)
+        cluster.answering = False
+        run(spec_at(tmp_path), cluster, told.append)
+    assert [event.text for event in told] == ["return: the run has a result"]

@@ -156,18 +156,6 @@ class LightGBMError(Exception):
     """As LightGBM's, which derives from nothing else."""
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        LightGBMError("Socket recv error, Connection reset by peer (code: 104)"),
-        RuntimeError("Horovod has been shut down. This was caused by an exception on one of the ranks"),
-        RuntimeError("UNAVAILABLE: coordination service is gone"),
-    ],
-)
-def test_a_lost_peer_is_infrastructure_in_every_framework(error: Exception) -> None:
-    assert classify(error).retryable
-
-
 def test_a_wrong_parameter_is_the_users() -> None:
     assert not classify(LightGBMError("Unknown objective type name: binari")).retryable
 

@@ -1,5 +1,6 @@
 """Which run directory a request of an engine means."""
 
+import json
 import types
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from plugin_core import RunConfig, TrainSpec
-from plugin_core.errors import SpecChangedError
+from plugin_core.errors import SpecChangedError, SpecError
 from plugin_core.generations import lay_down, newest
 from plugin_core.results import RunRef, TrainResult
 from plugin_core.rundir import AttemptEnd, RunDir
@@ -115,3 +116,43 @@ def test_without_a_request_the_name_stands_for_one_run(tmp_path: Path) -> None:
     assert lay_down(spec_of(tmp_path), None)[0].uri == first.uri
     with pytest.raises(SpecChangedError):
         lay_down(spec_of(tmp_path, lr=2), None)
+
+
+def test_the_newest_of_300_generations_is_found_with_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = 0
+    is_of = RunDir.is_of
+
+    def counted(self: RunDir, name: str) -> bool:
+        nonlocal reads
+        reads += 1
+        return is_of(self, name)
+
+    monkeypatch.setattr(RunDir, "is_of", counted)
+    spec = spec_of(tmp_path)
+    record = json.dumps({"spec": {"run_config": {"name": "run"}}}).encode()
+    for count, most in [(1, 1), (2, 3), (7, 7), (8, 7), (300, 20)]:
+        for generation in range(1, count + 1):
+            place = RunDir.of(spec, generation).step.child("spec.json")
+            if not place.exists():
+                place.write(record)
+        reads = 0
+        assert newest(spec).generation == count
+        assert reads <= most
+
+
+def test_a_users_run_whose_name_ends_like_a_generation_is_none_and_is_not_overwritten(tmp_path: Path) -> None:
+    """Such names are refused now; older versions took them."""
+    users = spec_of(tmp_path / "elsewhere").with_name("other", str(tmp_path))
+    lay_down(users, None)
+    (tmp_path / "elsewhere/other").rename(tmp_path / "run.g2")
+    kept = (tmp_path / "run.g2/.step/spec.json").read_bytes()
+    first, _ = lay_down(spec_of(tmp_path), "monday#0")
+    finish(first)
+    assert newest(spec_of(tmp_path)).uri == first.uri
+    first.deliver("monday#0")
+    with pytest.raises(SpecError, match=r"run_config.name: got 'run', whose generation 2 would be .*, which is another"):
+        lay_down(spec_of(tmp_path), "monday#1")
+    assert (tmp_path / "run.g2/.step/spec.json").read_bytes() == kept
+    assert RunDir.at(str(tmp_path / "run.g2")).read_spec().run_config.name == "other"
+    with pytest.raises(SpecError, match=r"run_config.name: got 'new.g2'; expected a name without .gN at its end"):
+        lay_down(spec_of(tmp_path).with_name("new.g2"), None)

@@ -56,3 +56,9 @@ def test_the_public_names_of_the_core_exist() -> None:
     assert len(plugin_core.__all__) > 20
     for name in plugin_core.__all__:
         assert getattr(plugin_core, name) is not None
+
+
+def test_windows_is_told_in_one_sentence_where_the_product_runs() -> None:
+    code = "import sys; sys.platform = 'win32'; import plugin_core.supervisor"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stderr.strip()
+    assert said.splitlines()[-1] == "ImportError: ray-train-workflows runs under Linux and macOS; on Windows run it in WSL"

@@ -112,7 +112,11 @@ def test_one_that_is_being_deleted_goes_before_the_next_is_made(
     assert kubernetes.methods() == ["POST", "DELETE", "POST"]
 
 
-def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(cluster: KubeRayCluster) -> None:
+def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(
+    cluster: KubeRayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_CLUSTERS", cluster.address)
+    monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig or "")
     assert cluster.of_run("/runs/a").name != cluster.of_run("/runs/b").name
     assert cluster.of_run("/runs/a") == cluster.of_run("/runs/a").of_run("/runs/a")
     found = clusters.find(cluster.of_run("/runs/a").reference())
@@ -204,8 +208,8 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
         ({"name": "t", "address": "http://{head}:1"}, "address: given 'http://{head}:1'; accepted is a URL, in which"),
         ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: given beside settings; accepted is one of them"),
         ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: given one of kind 'RayJob'; accepted is one RayCluster"),
-        ({"name": "t", "manifest": "none.yaml"}, "manifest: given 'none.yaml', which cannot be read as YAML"),
-        ({"name": "t", "settings": SETTINGS, "on_failure": "stay"}, "on_failure: given 'stay'; accepted is 'delete' or"),
+        ({"name": "t", "manifest": "none.yaml"}, "manifest: given 'none.yaml'; it cannot be read"),
+        ({"name": "t", "settings": SETTINGS, "on_failure": "stay"}, "on_failure: got 'stay'; expected 'delete' or"),
     ],
 )
 def test_bad_input(fields: dict[str, Any], words: str) -> None:

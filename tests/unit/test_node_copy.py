@@ -45,6 +45,7 @@ def noting(at: str) -> Any:
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder behind the storage, with a checkpoint in it; what is left of copies at the end fails the test."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"{__name__}:noting")
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", None)
     write(tmp_path / "storage" / "first")

@@ -10,8 +10,9 @@ from aiohttp import web
 from plugin_core import run
 from plugin_core.decide import Do, Job, decide
 from plugin_core.observe import Look, Observer
-from plugin_core.rundir import RunDir
+from plugin_core.rundir import Heartbeat, RunDir
 from plugin_core.specs import Limits
+from plugin_core.storage import Location
 from plugin_core.supervisor import Supervisor, prepare, run_sync
 from plugin_core.testing import FakeCluster
 from tests.unit.fake_steps import spec_at
@@ -67,30 +68,84 @@ def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: 
     assert len(cluster.jobs) == 1
 
 
-@pytest.mark.parametrize("read", ["latest", "heartbeat", "intent", "receipt", "end"])
+@pytest.mark.parametrize("read", ["attempts", "has_result", "receipt"])
 def test_a_job_that_ends_between_two_readings_of_a_look_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
     """The result is written before the end; whoever sees the end has to see the result."""
-    result, then = RunDir.result, getattr(RunDir, read)
+    has_result, then = RunDir.has_result, getattr(RunDir, read)
     calls: list[str] = []
 
     def first(rundir: RunDir) -> Any:
         calls.append("result")
-        return result(rundir)
+        return has_result(rundir)
 
     def ends_before(rundir: RunDir, *args: Any) -> Any:
         if calls and "the job's end" not in calls:
             calls.append("the job's end")
             (name,) = cluster.jobs
             cluster.jobs[name] = cluster._play("succeed", rundir, 1)
+        calls.append(read)
         return then(rundir, *args)
 
     with FakeCluster(plays=["hang", "succeed"]) as cluster:
         rundir = run_sync(prepare(spec_at(tmp_path), cluster))
         run_sync(Supervisor(rundir, cluster).submit())
-        monkeypatch.setattr(RunDir, "result", first)
+        monkeypatch.setattr(RunDir, "has_result", first)
         monkeypatch.setattr(RunDir, read, ends_before)
+        ends_before.__name__ = read
         assert run_sync(Supervisor(rundir, cluster).run()).run.attempt == 1
         assert len(cluster.jobs) == 1
     assert "the job's end" in calls
+
+
+def test_a_look_at_a_run_in_which_nothing_is_new_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        observer = Observer(rundir, cluster, 0)
+
+        async def looks() -> list[Look]:
+            first = await observer.look()
+            for name in ("read_since", "versions", "is_file"):
+                counting(monkeypatch, name, asked)
+            second = await observer.look()
+            rundir.beat(1, Heartbeat(2, "training"))
+            asked.clear()
+            return [first, second, await observer.look()]
+
+        found = run_sync(looks())
+        run_sync(observer.close())
+    assert asked == ["versions attempts", "is_file result.json"], "also where the heartbeat moved"
+    assert [look.receipt for look in found] == [rundir.receipt(1)] * 3
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, name: str, asked: list[str]) -> None:
+    then = getattr(Location, name)
+
+    def counted(place: Location, *args: Any) -> Any:
+        asked.append(f"{name} {place.name}")
+        return then(place, *args)
+
+    monkeypatch.setattr(Location, name, counted)
+
+
+def test_a_driver_of_an_earlier_version_is_not_silent(tmp_path: Path) -> None:
+    """It beats in a folder of its own."""
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.3)), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        rundir.step.child("attempts", "001.beat.json").delete()
+        observer = Observer(rundir, cluster, 0)
+
+        async def silent() -> list[bool]:
+            found = []
+            for counter in (1, 2, 2):
+                rundir.step.child("heartbeat", "001.json").write(b'{"counter": %d, "phase": "training"}' % counter)
+                found.append((await observer.look()).seen.heartbeat_silent)
+                await asyncio.sleep(0.4)
+            return found
+
+        assert run_sync(silent()) == [False, False, True]
+        run_sync(observer.close())

@@ -2,16 +2,23 @@
 
 import json
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
 from plugin_core import DatasetConfig
-from plugin_core.errors import SpecError
+from plugin_core.errors import FencedError, InfrastructureError, SpecError
+from plugin_core.fence import Fence
 from plugin_core.fingerprints import dataset_fingerprint, fingerprint_of_all
-from plugin_core.output import MARKER, begin, claim_output, commit
+from plugin_core.output import MARKER, begin, claim_output, commit, committed, count_rows, publish
+from plugin_core.rundir import RunDir
 from plugin_core.storage import Location
 
 
@@ -19,6 +26,14 @@ def write(folder: Location, name: str, rows: int) -> None:
     file = Path(folder.uri, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pa.table({"x": range(rows)}), file)
+
+
+def fence_of(tmp_path: Path, attempt: int, name: str = "run") -> Fence:
+    """Of an attempt of a run whose receipts up to this one are there."""
+    rundir = RunDir.at(str(tmp_path / name))
+    for number in range(1, attempt + 1):
+        rundir.claim(number, "address", "incarnation")
+    return Fence(rundir.uri, attempt)
 
 
 def test_the_marker_names_the_folder_that_counts_its_files_and_rows(tmp_path: Path) -> None:
@@ -30,11 +45,15 @@ def test_the_marker_names_the_folder_that_counts_its_files_and_rows(tmp_path: Pa
     folder = begin(root, 2, keyed=False)
     write(folder, "part-1.parquet", 2)
     write(folder, "region=north/part-0.parquet", 3)
-    assert commit(root, folder, "parquet", "/checkpoint") == 5
+    assert commit(root, folder, "parquet", "/checkpoint", 5, fence_of(tmp_path, 2)) == 5
     marker = json.loads((tmp_path / "out" / MARKER).read_text())
     assert marker["files"] == {"part-1.parquet": 2, "region=north/part-0.parquet": 3}
     assert (marker["folder"], marker["rows"], marker["checkpoint"]) == ("attempt-002", 5, "/checkpoint")
-    assert sorted(os.listdir(tmp_path / "out")) == ["_RUN.json", "_SUCCESS.json", "attempt-002"]
+    assert [name for name in sorted(os.listdir(tmp_path / "out")) if "_COMMIT" not in name] == [
+        "_RUN.json",
+        "_SUCCESS.json",
+        "attempt-002",
+    ]
 
 
 def test_an_attempt_that_is_repeated_begins_with_an_empty_folder_but_keyed_rows_stay(tmp_path: Path) -> None:
@@ -45,8 +64,97 @@ def test_an_attempt_that_is_repeated_begins_with_an_empty_folder_but_keyed_rows_
     assert begin(root, 2, keyed=True).names() == ["part.parquet"]
     second = begin(root, 1, keyed=False, generation=2)
     write(second, "part.parquet", 4)
-    assert commit(root, second, "parquet", "/checkpoint") == 4
-    assert sorted(os.listdir(tmp_path)) == ["_SUCCESS.json", "g2-attempt-001"]
+    assert commit(root, second, "parquet", "/checkpoint", 4, fence_of(tmp_path / "runs", 1, "run.g2")) == 4
+    left = [name for name in sorted(os.listdir(tmp_path)) if name != "runs" and "_COMMIT" not in name]
+    assert left == ["_SUCCESS.json", "g2-attempt-001"]
+
+
+STOPPED = """
+import os, signal, sys
+from plugin_core import output
+from plugin_core.fence import Fence
+from plugin_core.storage import Location
+
+root = Location.of(sys.argv[1])
+fence, looks = Fence(sys.argv[2], 1), [0]
+def check():
+    Fence.check(fence)
+    looks[0] += 1
+    if looks[0] == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGSTOP)  # right behind its look at the fence, right before its write
+fence.check = check
+if sys.argv[3] == "0":
+    os.kill(os.getpid(), signal.SIGSTOP)
+output.commit(root, root.child("attempt-001"), "parquet", "/checkpoint", 100, fence)
+"""
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 3], ids=["commit", "its record", "a deletion", "the marker"])
+def test_an_attempt_that_was_stopped_before_its_commit_wakes_up_and_harms_nothing(tmp_path: Path, looks: int) -> None:
+    """Attempt 1 is stopped before `commit`, or within it; attempt 2 writes and commits, before or after 1 wakes up."""
+    root = Location.of(str(tmp_path / "out"))
+    fence_of(tmp_path, 1)
+    (tmp_path / "out" / "g0-attempt-001").mkdir(parents=True)
+    write(begin(root, 1, keyed=False), "part.parquet", 100)
+    command = [sys.executable, "-c", STOPPED, root.uri, str(tmp_path / "run"), str(looks)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as first:
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)
+        fence = fence_of(tmp_path, 2)
+        done = committed(root, fence)
+        assert (done is not None) is (looks > 1)
+        if done is None:
+            folder = begin(root, 2, keyed=False)
+            write(folder, "part-0.parquet", 50)
+        os.kill(first.pid, signal.SIGCONT)
+        assert first.stderr is not None
+        said = first.stderr.read()
+    assert ("FencedError: a later attempt owns" in said) is (looks != 3)
+    if done is None and (done := committed(root, fence)) is None:
+        write(folder, "part-1.parquet", 50)
+        assert commit(root, folder, "parquet", "/checkpoint", 100, fence) == 100
+    else:
+        publish(root, done, fence)
+    marker = json.loads((tmp_path / "out" / MARKER).read_text())
+    assert marker["rows"] == 100
+    assert sum(count_rows(root.child(marker["folder"]), "parquet").values()) == 100
+    assert [name for name in root.names() if not name.startswith("_")] == [marker["folder"]]
+
+
+def test_a_second_commit_of_one_generation_is_refused(tmp_path: Path) -> None:
+    root = Location.of(str(tmp_path / "out"))
+    folders = [begin(root, attempt, keyed=False) for attempt in (1, 2)]
+    for folder in folders:
+        write(folder, "part.parquet", 3)
+    fence = fence_of(tmp_path, 2)
+    assert commit(root, folders[1], "parquet", "/checkpoint", 3, fence) == 3
+    with pytest.raises(FencedError, match="another attempt has committed"):
+        commit(root, folders[1], "parquet", "/checkpoint", 3, fence)
+
+
+def test_the_commit_of_a_run_whose_directory_was_deleted_by_hand_is_nothing_to_the_next_one(tmp_path: Path) -> None:
+    root = Location.of(str(tmp_path / "out"))
+    for rows in (3, 4):
+        fence = fence_of(tmp_path, 1)
+        assert committed(root, fence) is None
+        folder = begin(root, 1, keyed=False)
+        write(folder, "part.parquet", rows)
+        assert commit(root, folder, "parquet", "/checkpoint", rows, fence) == rows
+        shutil.rmtree(tmp_path / "run")
+    assert len([name for name in root.names() if "_COMMIT" in name]) == 1
+
+
+def test_a_commit_that_finds_fewer_rows_than_were_written_fails(tmp_path: Path) -> None:
+    root = Location.of(str(tmp_path / "out"))
+    folder = begin(root, 1, keyed=False)
+    write(folder, "part-0.parquet", 50)
+    with pytest.raises(InfrastructureError, match="holds 50 rows of the 100 that were written; some files are gone"):
+        commit(root, folder, "parquet", "/checkpoint", 100, fence_of(tmp_path, 1))
+    assert root.names() == ["attempt-001"]
+
+
+def test_rows_of_csv_are_counted_also_where_one_is_empty_or_has_several_lines(tmp_path: Path) -> None:
+    pyarrow.csv.write_csv(pa.table({"x": ["a", None, "", "b\nc", None]}), tmp_path / "part.csv")
+    assert count_rows(Location.of(str(tmp_path)), "csv") == {"part.csv": 5}
 
 
 def test_a_folder_with_other_data_or_of_another_run_is_refused(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_the_block_gives_the_cores_cluster_with_its_secrets() -> None:
     assert isinstance(cluster, CoreCluster)
     assert (cluster.token, cluster.headers, cluster.verify) == ("word", {"X-Who": "us"}, "/etc/ca.pem")
     assert cluster.autoscaling
-    assert cluster.driver_command() == "/venv/bin/python -m plugin_core.driver"
+    assert cluster.driver_command() == ["/venv/bin/python", "-m", "plugin_core.driver"]
     assert "word" not in repr(block)
     assert "us" not in repr(block.headers)
 
@@ -61,7 +61,7 @@ def test_fields_of_kuberay_give_a_cluster_of_each_runs_own() -> None:
         ({}, "address: given nothing; accepted is one of address, a URL like http://host:8265, local=True for the"),
         ({"address": ""}, "address: given nothing"),
         ({"address": "http://x:1", "local": True}, "address: given address and local; accepted is one of"),
-        ({"kuberay": {"name": "t", "sise": 1}}, "kuberay.sise: unknown field, given 1; accepted are name, manifest"),
+        ({"kuberay": {"name": "t", "sise": 1}}, "kuberay.sise: unknown field; accepted are name, manifest"),
         ({"kuberay": {"name": "t", "settings": {"workers": 2}}}, "kuberay.image: missing; accepted is a KubeRaySettings's"),
         ({"address": "ray://x:10001"}, "address: given 'ray://x:10001'; accepted is a URL like http://host:8265"),
     ],

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from plugin_core import EvaluationResult, RetrainResult, RunRef, TrainResult, TuneResult, report
+from plugin_core.history import ROWS, History
 from plugin_core.rundir import RunDir
 from plugin_core.specs import parse_spec
 
@@ -12,25 +13,25 @@ def entry(number: int, attempt: int = 1, **metrics: float) -> dict:
 
 
 def test_the_table_has_a_row_for_each_report() -> None:
-    rows = report.metric_rows([entry(1, loss=0.5), entry(2, attempt=2, loss=0.4)])
+    rows = report.metric_rows(History.of([entry(1, loss=0.5), entry(2, attempt=2, loss=0.4)]))
     assert rows == [{"report": 1, "attempt": 1, "loss": 0.5}, {"report": 2, "attempt": 2, "loss": 0.4}]
 
 
 def test_a_long_table_is_thinned_and_keeps_the_last_report() -> None:
-    rows = report.metric_rows([entry(number, loss=0.5) for number in range(1, 1002)])
-    assert len(rows) <= report.ROWS + 1
+    rows = report.metric_rows(History.of(entry(number, loss=0.5) for number in range(1, 1002)))
+    assert ROWS / 2 <= len(rows) <= ROWS + 1
     assert rows[-1]["report"] == 1001
 
 
 def test_the_plot_is_a_png_over_the_common_counter_with_the_last_word_on_what_was_repeated() -> None:
     reports = [entry(1, epoch=0, loss=1.0), entry(2, epoch=1, loss=0.5), entry(3, attempt=2, epoch=1, loss=0.6)]
     assert report._curves(reports, "epoch") == {"loss": [(0, 1.0), (1, 0.6)]}
-    assert report.plot_png(reports).startswith(b"\x89PNG")
+    assert report.plot_png(History.of(reports)).startswith(b"\x89PNG")
 
 
 def test_one_report_or_words_make_no_plot() -> None:
-    assert report.plot_png([]) is None
-    assert report.plot_png([entry(1, loss=1.0)]) is None
+    assert report.plot_png(History()) is None
+    assert report.plot_png(History.of([entry(1, loss=1.0)])) is None
 
 
 def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_path: Path) -> None:
@@ -40,12 +41,12 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     result = TrainResult(
         run=RunRef(uri=rundir.uri, name="run"), metrics={"a|b": 1 / 3}, checkpoint={"uri": f"{rundir.uri}/c1"}
     )
-    page = report.markdown(rundir, result, [entry(1, loss=1.0), entry(95, loss=0.5)])
+    page = report.markdown(rundir, result, History.of([entry(1, loss=1.0), entry(95, loss=0.5)]))
     assert "| a\\|b | 0.333333 |" in page
     assert f"| checkpoint | `{rundir.uri}/c1` |" in page
     assert "| from first to last report | 2 min |" in page
     assert "](data:image/png;base64,iVBOR" in page
-    assert "no end is recorded" in report.markdown(rundir, None, [])
+    assert "no end is recorded" in report.markdown(rundir, None, History())
 
 
 def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(tmp_path: Path) -> None:
@@ -57,9 +58,9 @@ def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(t
     judged = EvaluationResult(
         run=run, passed=False, failed={"f1": "0.5 < min 0.9"}, plots={"confusion_matrix": plot.uri, "gone": "/nowhere"}
     )
-    page = report.markdown(rundir, judged, [])
+    page = report.markdown(rundir, judged, History())
     assert "![confusion matrix](data:image/png;base64,iVBORw==)" in page
-    assert "Not good enough:\n- f1: 0.5 < min 0.9" in page
+    assert "Not good enough:\n- f1: 0.5 &lt; min 0.9" in page
     found = TuneResult(
         run=run,
         best=TrainResult(run=run),
@@ -67,8 +68,8 @@ def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(t
         trials={"finished": 3, "stopped": 0, "failed": 1},
         table="/t",
     )
-    page = report.markdown(rundir, found, [])
+    page = report.markdown(rundir, found, History())
     assert "| trials | 3 finished, 1 failed |" in page
     assert "| best | `{'params': {'eta': 0.1}}` |" in page
     kept = RetrainResult(run=run, outcome="kept", reason="f1: 0.5 < 0.6", champion=2)
-    assert "| outcome | kept: f1: 0.5 < 0.6 |" in report.markdown(rundir, kept, [])
+    assert "| outcome | kept: f1: 0.5 &lt; 0.6 |" in report.markdown(rundir, kept, History())

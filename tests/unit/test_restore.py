@@ -1,17 +1,20 @@
 """Ray's snapshot, whatever happened to it: used where it is true, made anew where it is not."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from ray.train import CheckpointConfig as RayCheckpointConfig
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 from ray.train.v2._internal.execution.storage import StorageContext
 
+from plugin_core import manifest
 from plugin_core.errors import StorageError
-from plugin_core.fenced_fs import SNAPSHOT
-from plugin_core.journal import JournalReader
+from plugin_core.fenced_fs import SNAPSHOT, fenced_filesystem
+from plugin_core.history import History
 from plugin_core.restore import Standing, repair_snapshot, standing_of
 from plugin_core.rundir import RunDir
 from plugin_core.specs import CheckpointConfig
@@ -36,7 +39,7 @@ def journal(run: Path, *entries: tuple[str | None, dict[str, Any]]) -> None:
 
 def repair(run: Path, config: CheckpointConfig) -> str:
     rundir = RunDir.at(str(run))
-    return repair_snapshot(rundir, config, JournalReader(rundir).read())
+    return repair_snapshot(rundir, config, History.read(rundir))
 
 
 def restored(run: Path, **config: Any) -> list[str]:
@@ -150,10 +153,10 @@ def test_a_score_within_a_nested_metric_counts(run: Path) -> None:
 def test_a_checkpoint_that_cannot_be_looked_at_is_not_called_absent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = Location.names
 
-    def away(self: Location) -> list[str]:
+    def away(self: Location, after: str = "") -> list[str]:
         if "checkpoint_" in self.name:
             raise StorageError("the storage does not answer")
-        return listing(self)
+        return listing(self, after)
 
     before = (run / SNAPSHOT).read_bytes()
     monkeypatch.setattr(Location, "names", away)
@@ -164,7 +167,7 @@ def test_a_checkpoint_that_cannot_be_looked_at_is_not_called_absent(run: Path, m
 
 def standing(run: Path) -> Standing:
     rundir = RunDir.at(str(run))
-    return standing_of(rundir, JournalReader(rundir).read())
+    return standing_of(rundir, History.read(rundir))
 
 
 def test_a_run_stands_at_its_latest_checkpoint(run: Path) -> None:
@@ -186,3 +189,82 @@ def test_a_registered_checkpoint_whose_report_was_lost_in_a_kill_is_found_in_the
     (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines[:2]) + "\n")
     lost = {"report": 3, "index": 3, "metrics": {"loss": 1 / 3}, "checkpoint": "checkpoint_a001_000003"}
     assert standing(run) == Standing(reports=3, index=3, lost=(lost,))
+
+
+# ---- many checkpoints
+
+
+def of_ranks(run: Path, name: str, ranks: int) -> None:
+    """A checkpoint with the manifests of so many ranks."""
+    (run / name / manifest.FOLDER).mkdir(parents=True)
+    for rank in range(ranks):
+        (run / name / f"part-{rank}").write_bytes(b"weights")
+        files = {f"part-{rank}": [7, 0]}
+        (run / name / manifest.FOLDER / f"{rank:05}.json").write_text(json.dumps({"files": files}))
+
+
+NAMES = [f"checkpoint_a001_{number:06}" for number in range(1, 101)]
+#: the lowest loss is that of the 50th
+LOSSES = [abs(50 - number) + 1.0 for number in range(1, 101)]
+BY_LOSS = CheckpointConfig(checkpoint_score_attribute="loss", checkpoint_score_order="min")
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    for name in NAMES:
+        of_ranks(folder, name, ranks=4)
+    journal(folder, *((name, {"loss": loss}) for name, loss in zip(NAMES, LOSSES, strict=True)))
+    return folder
+
+
+def test_a_resume_over_many_checkpoints_of_many_ranks_asks_the_storage_little(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: Counter[str] = Counter()
+    for name in ("read", "names", "files"):
+        monkeypatch.setattr(Location, name, counted(getattr(Location, name), calls))
+    assert "was rebuilt with 100 checkpoint(s)" in repair(many, BY_LOSS)
+    calls.clear()
+    assert repair(many, BY_LOSS) == ""
+    # a listing for each checkpoint; the manifests of the newest and the best alone
+    assert calls["names"] <= len(NAMES) + 10
+    assert calls["files"] == 2
+    assert calls["read"] <= 2 * 4 + 5
+
+
+def counted(function: Any, calls: Counter[str]) -> Any:
+    def count(self: Location, *args: Any, **options: Any) -> Any:
+        calls[function.__name__] += 1
+        return function(self, *args, **options)
+
+    return count
+
+
+def test_the_newest_and_the_best_that_are_damaged_give_way_to_the_next_that_are_whole(many: Path) -> None:
+    repair(many, BY_LOSS)
+    for name in (NAMES[-1], NAMES[-2], NAMES[49]):
+        (many / name / "part-2").write_bytes(b"cut")
+    assert "lists 3 absent, empty or damaged directories" in repair(many, BY_LOSS)
+    found = restored(many, checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    assert found[-1] == f"latest {NAMES[-3]}"
+    assert found[-2] in (NAMES[48], NAMES[50])
+    assert len(found) == 98
+
+
+def test_before_training_ray_finds_its_checkpoints_with_one_listing(many: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repair(many, CONFIG)
+    asked: list[Any] = []
+
+    class Counting(SubTreeFileSystem):
+        def get_file_info(self, what: Any) -> Any:
+            asked.append(what)
+            return super().get_file_info(what)
+
+    filesystem = fenced_filesystem(str(many), 1)
+    monkeypatch.setattr(filesystem.handler, "_fs", Counting("/", LocalFileSystem()))
+    context = StorageContext(str(many.parent), many.name, storage_filesystem=filesystem)
+    before = len(asked)
+    manager = CheckpointManager(RayCheckpointConfig(), context)
+    assert len(manager._checkpoint_results) == 100
+    assert 1 <= len(asked) - before <= 3

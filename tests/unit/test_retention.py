@@ -4,11 +4,12 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 from typer.testing import CliRunner
 
-from plugin_core import CheckpointRef, RunRef, TrainResult
+from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult
 from plugin_core.cli import app
 from plugin_core.journal import JournalWriter
 from plugin_core.pins import pin
@@ -91,6 +92,67 @@ def test_runs_within_a_run_go_with_it_but_for_what_its_result_names(tmp_path: Pa
     (tmp_path / "run" / "_children" / "trial-1" / NAMES[0]).mkdir(parents=True)
     (tmp_path / "run" / "_children" / "trial-1" / NAMES[0] / "model").write_text("1")
     assert (child.uri, NAMES[0]) in [(run.uri, name) for run, name in prunable(Location.of(str(tmp_path)), DAY)]
+
+
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """Another path to the storage `runs`, as a mount on another host has it."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "mnt").symlink_to(tmp_path / "runs")
+    return tmp_path / "mnt"
+
+
+def test_prune_keeps_what_a_result_names_by_another_path_to_the_same_storage(tmp_path: Path, linked: Path) -> None:
+    make_run(linked)
+    deleted = CliRunner().invoke(app, ["prune", str(tmp_path / "runs"), "--older-than-days", "1", "--delete"])
+    assert deleted.exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "runs" / "run").glob("checkpoint*")) == [NAMES[1]]
+    assert checkpoints(RunDir.at(str(tmp_path / "runs" / "run")))[0].kept_for == ("the result",)
+
+
+def test_prune_keeps_what_a_result_names_with_the_options_of_the_uri_in_another_order(s3: str) -> None:
+    location = Location.of(s3).child("prune")
+    split = urlsplit(location.uri)
+    other = urlunsplit(split._replace(query="&".join(reversed(split.query.split("&")))))
+    assert other != location.uri
+    rundir = RunDir.at(Location(other).child("run").uri)
+    rundir.write_spec(parse_spec({"framework": "python", "train_loop_per_worker": "a:b"}).with_name("run", other))
+    for name in NAMES:
+        rundir.location.child(name, "model").write(b"1")
+    named = CheckpointRef(uri=rundir.location.child(NAMES[1]).uri)
+    rundir.write_result(TrainResult(run=RunRef(uri=rundir.uri, name="run"), checkpoint=named))
+    found = list(prunable(location, timedelta(0)))
+    assert [name for _, name in found] == [NAMES[0], NAMES[2]]
+    assert all(prune(*each) for each in found)
+    assert [name for name in rundir.location.names() if name.startswith("check")] == [NAMES[1]]
+
+
+def test_prune_keeps_what_another_runs_result_names(tmp_path: Path, linked: Path) -> None:
+    make_run(tmp_path / "runs", "trained")
+    (tmp_path / "runs" / "alias").symlink_to(tmp_path / "runs" / "trained")
+    checked = RunDir.at(str(tmp_path / "runs" / "checked"))
+    checked.write_spec(
+        parse_spec({"framework": "python", "train_loop_per_worker": "a:b"}).with_name("checked", str(linked))
+    )
+    named = CheckpointRef(uri=str(linked / "alias" / NAMES[2]))
+    run = RunRef(uri=checked.uri, name="checked")
+    checked.write_result(
+        EvaluationResult(run=run, passed=True, checkpoint=named, compared_to=str(linked / "trained" / NAMES[0]))
+    )
+    assert list(prunable(Location.of(str(tmp_path / "runs")), DAY)) == []
+    assert {name for _, name in prunable(Location.of(str(tmp_path / "runs")), DAY, also_results=True)} == set(NAMES)
+
+
+def test_a_trials_checkpoint_that_the_searchs_result_names_stays_and_another_trials_of_that_name_goes(
+    tmp_path: Path, linked: Path
+) -> None:
+    outer = make_run(linked, result=False)
+    for trial in ("trial-1", "trial-2"):
+        (linked / "run" / "_children" / trial / NAMES[0]).mkdir(parents=True)
+    named = CheckpointRef(uri=str(linked / "run" / "_children" / "trial-1" / NAMES[0]))
+    outer.write_result(TrainResult(run=RunRef(uri=outer.uri, name="run"), checkpoint=named))
+    found = [(run.name, name) for run, name in prunable(Location.of(str(tmp_path / "runs")), timedelta(0))]
+    assert sorted(found) == [*(("run", name) for name in NAMES), ("trial-2", NAMES[0])]
 
 
 def test_the_command_lists_and_deletes_only_when_told_to(tmp_path: Path) -> None:

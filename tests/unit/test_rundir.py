@@ -11,6 +11,7 @@ from plugin_core.errors import PayloadError, SpecChangedError, SpecError, Storag
 from plugin_core.results import RunRef, TrainResult
 from plugin_core.rundir import AttemptEnd, Heartbeat, Intent, RunDir, run_name
 from plugin_core.specs import FailureConfig, Limits
+from plugin_core.storage import Location
 from tests.steps_for_tests import counting_loop
 
 LOOP = "tests.steps_for_tests:counting_loop"
@@ -153,10 +154,42 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
 
 def test_a_half_written_file_is_an_error_and_not_absence(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.claim(1, "a", "i")
+    (tmp_path / "run/.step/attempts/001.json").write_text('{"attempt": "1')
+    with pytest.raises(StorageError, match=r"001\.json (holds no JSON|is damaged)"):
+        rundir.receipt(1)
+
+
+def test_of_two_cancels_at_the_same_moment_none_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel of the whole run comes while an attempt's is being written."""
+    rundir = RunDir.at(str(tmp_path / "run"))
+    for attempt in (1, 2):
+        rundir.claim(attempt, "a", "i")
+    create, others = Location.create, [rundir.cancel]
+
+    def with_another_before(place: Location, data: bytes) -> bool:
+        while others:
+            others.pop()()
+        return create(place, data)
+
+    monkeypatch.setattr(Location, "create", with_another_before)
+    rundir.cancel(1)
+    intent = rundir.intent()
+    assert (intent.cancel_through, intent.whole_through, len(intent.whole_run)) == (2, 2, 1)
     rundir.cancel()
-    (tmp_path / "run/.step/intent.json").write_text('{"want": "can')
-    with pytest.raises(StorageError, match="holds no JSON"):
-        rundir.intent()
+    assert len(rundir.intent().whole_run) == 2, "each of them is known by the calls that follow the run"
+
+
+def test_a_run_directory_that_an_earlier_version_cancelled_is_read(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.claim(1, "a", "i")
+    step = tmp_path / "run/.step"
+    (step / "heartbeat").mkdir()
+    (step / "heartbeat/001.json").write_text('{"counter": 7, "phase": "training", "links": {"mlflow": "http://x"}}')
+    (step / "intent.json").write_text('{"cancel_through": 1, "whole_run": "ab12", "whole_through": 1}')
+    assert rundir.heartbeat(1) == Heartbeat(7, "training")
+    assert rundir.intent() == Intent(1, frozenset({"ab12"}), 1)
+    assert rundir.cancel(3) == Intent(3, frozenset({"ab12"}), 1)
 
 
 def test_a_run_name_is_safe_stable_and_keeps_long_ids_apart() -> None:
@@ -194,3 +227,11 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
     file = tmp_path / "run/.step/attempts/001.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "of_the_future": 1}))
     assert rundir.receipt(1) == receipt
+
+
+def test_a_result_file_of_any_size_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plugin_core.rundir.RECORD_BYTES", 1000)
+    run = RunDir.at(str(tmp_path / "run"))
+    run.step.child("result.json").write(b" " * 1001)
+    with pytest.raises(StorageError, match=r"result\.json cannot be read: .*larger than the 1000 bytes"):
+        run.result()

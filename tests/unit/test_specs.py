@@ -35,7 +35,7 @@ BAD = {
     ),
     "credentials in a URI": (
         {"run_config": {"storage_path": "s3://key:secret@bucket/x"}},
-        "run_config.storage_path: given s3://…@bucket; credentials do not belong into a URI",
+        "run_config.storage_path: given 's3://…@bucket/x'; credentials do not belong into a URI",
     ),
     "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: given 'a/b'; accepted are 1 to 128 letters"),
     "empty name": ({"run_config": {"name": ""}}, "run_config.name: given ''; accepted are 1 to 128 letters"),
@@ -50,7 +50,7 @@ BAD = {
     "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing and not told by"),
     "negative resource": (
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
-        "scaling_config.resources_per_worker: given CPU: -1",
+        "scaling_config.resources_per_worker.CPU: given -1",
     ),
     "unknown kind": ({"kind": "trane"}, "kind: given 'trane'; accepted are train, tune, evaluate, batch_infer, retrain"),
     "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: given -1; accepted is: input should be greater"),

@@ -1,10 +1,19 @@
 """Local storage; the same contract over S3 is in tests/integration/test_s3.py."""
 
+import os
+import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import fsspec
 import pytest
 
-from plugin_core.errors import SpecError, StorageError
+from plugin_core.errors import FencedError, SpecError, StorageError
+from plugin_core.fence import Fence
+from plugin_core.filesystems import backend
+from plugin_core.fsspec_backend import FSSPEC
+from plugin_core.rundir import RunDir
 from plugin_core.storage import Location
 from tests.storage_contract import StorageContract
 
@@ -23,34 +32,67 @@ class TestMemory(StorageContract):
 
 def own_filesystem(**options: str) -> object:
     """What `custom://` names."""
-    import fsspec
-
     assert options == {"colour": "blue"}
     return fsspec.filesystem("memory")
 
 
 class TestCustom(StorageContract):
     @pytest.fixture
-    def root(self, request: pytest.FixtureRequest) -> Location:
+    def root(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Location:
+        monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", "tests.unit.test_storage:own_filesystem")
         function = "filesystem=tests.unit.test_storage:own_filesystem&colour=blue"
         return Location.of(f"custom://own/{request.node.name}?{function}")
 
 
-def test_a_filesystem_that_cannot_create_without_a_race_holds_data_but_no_runs(tmp_path: Path) -> None:
-    place = Location.of(f"custom://x{tmp_path}/file?filesystem=tests.unit.test_storage:plain_filesystem")
+WITHOUT_CREATE = ("folder_of_local", "cached", "cached_memory", "local")
+
+
+@pytest.mark.parametrize("kind", WITHOUT_CREATE)
+def test_a_filesystem_that_cannot_create_without_a_race_holds_data_but_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    function = f"tests.unit.test_storage:{kind}"
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"another:one, {function}")
+    place = Location.of(f"custom://x{tmp_path}/file?filesystem={function}")
     with pytest.raises(SpecError, match="where files cannot be created without a race, as a run needs it"):
         place.create(b"1")
+    assert place.read() is None
 
 
-def plain_filesystem() -> object:
-    import fsspec
-
+def folder_of_local() -> object:
     return fsspec.filesystem("dir", path="/tmp", fs=fsspec.filesystem("file"))
+
+
+def local() -> object:
+    return fsspec.filesystem("file", auto_mkdir=True)
+
+
+def cached() -> object:
+    """It writes into a folder of its own, and then over whatever is there."""
+    return fsspec.filesystem("simplecache", fs=fsspec.filesystem("file"))
+
+
+def cached_memory() -> object:
+    """The filesystem below creates atomically; a cache in front of it does not show what others wrote."""
+    return fsspec.filesystem("filecache", fs=fsspec.filesystem("memory"))
+
+
+def folder_of_memory() -> object:
+    return fsspec.filesystem("dir", path="/folder", fs=fsspec.filesystem("memory"))
+
+
+def test_a_folder_of_a_filesystem_creates_as_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", "tests.unit.test_storage:folder_of_memory")
+    place = Location.of("custom://x/file?filesystem=tests.unit.test_storage:folder_of_memory")
+    assert place.create(b"1")
+    assert not place.create(b"2")
+    assert place.read() == b"1"
 
 
 def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Location.of("s3fs://bucket/x?key=$OUR_KEY&secret=$OUR_SECRET&anon=false")
     monkeypatch.delenv("OUR_KEY", raising=False)
+    monkeypatch.setenv("RAYTRAIN_URI_VARIABLES", "OUR_KEY,OUR_SECRET")
     with pytest.raises(
         SpecError, match=r"storage_path: given key=\$OUR_KEY; the environment variable OUR_KEY is not set here"
     ):
@@ -63,20 +105,19 @@ def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("uri", "path", "words"),
+    ("uri", "package"),
     [
-        ("gs://bucket/runs?token=anon", "bucket/runs", "its package is not installed: pip install gcsfs"),
-        ("gcsfs://bucket/runs", "bucket/runs", "its package is not installed: pip install gcsfs"),
-        ("abfs://box@account.dfs.core.windows.net/runs", "box/runs", "its package is not installed: pip install adlfs"),
-        ("hdfs://namenode:8020/runs?user=ray", "/runs", "it cannot be opened"),
+        ("gs://bucket/runs?project=p", "gcsfs"),
+        ("gcsfs://bucket/runs", "gcsfs"),
+        ("abfs://box@account.dfs.core.windows.net/runs", "adlfs"),
     ],
 )
-def test_what_is_there_by_construction_alone(uri: str, path: str, words: str) -> None:
-    """None of these can run here: their paths, and what is said where their package or library is missing."""
-    place = Location.of(uri.replace("token=anon", "project=p"))
-    assert place.path == path
-    with pytest.raises(SpecError, match=words):
-        _ = place.fs
+def test_a_storage_whose_package_is_missing_names_it(uri: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, FSSPEC[urlsplit(uri).scheme].module, raising=False)
+    backend.cache_clear()
+    with pytest.raises(SpecError, match=f"its package is not installed: pip install {package}"):
+        _ = Location.of(uri).fs
 
 
 def test_azures_container_stands_before_the_account() -> None:
@@ -108,6 +149,7 @@ def test_a_crashed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyt
     ("uri", "words"),
     [
         ("ftp://host/x", "accepted are a local path and the schemes file, s3"),
+        ("hdfs://namenode:8020/runs", "accepted are a local path and the schemes file, s3"),
         ("s3:///x", "accepted is s3://bucket/prefix"),
         ("s3://k:s@b/x", "credentials do not belong into a URI"),
         (
@@ -133,3 +175,25 @@ def test_a_child_keeps_the_options_of_the_uri() -> None:
     place = Location.of("s3://bucket/prefix?endpoint_override=127.0.0.1:1&scheme=http").child("run", ".step")
     assert place.uri == "s3://bucket/prefix/run/.step?endpoint_override=127.0.0.1:1&scheme=http"
     assert place.path == "bucket/prefix/run/.step"
+
+
+def test_the_fence_lists_its_folder_since_a_mount_may_remember_that_a_name_was_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS answers a look at an absent name from memory for up to a minute, and looks anew when a folder is opened."""
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.claim(1, "a", "i")
+    fence = Fence(rundir.uri, 1)
+    fence.check()
+    rundir.claim(2, "a", "i")
+    stat = os.stat
+
+    def from_memory(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).endswith("002.json"):
+            raise FileNotFoundError(path)
+        return stat(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", from_memory)
+    monkeypatch.setattr(Location, "exists", lambda place: False)
+    with pytest.raises(FencedError):
+        fence.check()

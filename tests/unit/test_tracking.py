@@ -245,7 +245,8 @@ def test_where_a_tracker_shows_the_run_is_told_once_while_it_goes_on(rundir: Run
         supervisor = Supervisor(rundir, cluster, listener=told.append)
         for looks in range(3):
             await supervisor.step()
-            rundir.beat(1, Heartbeat(2 + looks, "training", 0.0, {"mlflow": "http://host/#/run"}))
+            rundir.beat(1, Heartbeat(2 + looks, "training"))
+            rundir.show_links(1, {"mlflow": "http://host/#/run"})
         await supervisor.close()
 
     with FakeCluster(plays=["hang"]) as cluster:

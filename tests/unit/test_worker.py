@@ -31,8 +31,11 @@ def test_metrics_are_json_safe_and_a_score_that_is_no_number_is_left_out(
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
-def test_no_workers_checkpoint_is_downloaded_again_under_the_eyes_of_another(tmp_path: Path, kind: str) -> None:
+def test_no_workers_checkpoint_is_downloaded_again_under_the_eyes_of_another(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray's own is, by the second worker of a node that opens it."""
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"{__name__}:mounted")
     run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
     place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")
     place.child("model.txt").write(b"a model")

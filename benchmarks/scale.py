@@ -1,0 +1,19 @@
+"""Cost that must not grow, beside its targets: `make bench-scale`, or `python -m benchmarks.scale [PART [SIZE …]]`.
+
+`log [MB]`: reading a job's log of 1 GB; `ray [REPORTS]`: what Ray's own processes keep of a report; `reports [COUNT]`: the
+memory of a million reports and the length of a look; `resume [CHECKPOINTS [RANKS]]`: what stands before a resume.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import scale_log, scale_ray, scale_reports, scale_resume
+
+PARTS = {"log": scale_log.main, "ray": scale_ray.main, "reports": scale_reports.main, "resume": scale_resume.main}
+
+
+if __name__ == "__main__":
+    part, sizes = sys.argv[1:2], [int(size) for size in sys.argv[2:]]
+    for name in part or PARTS:
+        PARTS[name](*sizes)

@@ -1,0 +1,97 @@
+"""Local files of other users: what runs as us, or says where our token goes, must not be theirs.
+
+On an object store there are no owners: whoever may write there is trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from plugin_core.errors import SpecError
+
+#: Environment variable: the users, by name or number, whose files count as one's own; * for all.
+TRUSTED = "RAYTRAIN_TRUSTED_OWNERS"
+
+
+def check_run(folder: str, files: Iterable[str]) -> None:
+    """Raise SpecError where a run directory, or one of these files in it, belongs to another user.
+
+    Root's files are trusted. So are those of whom the storage makes the owner of what we write: a mount may give all
+    files to one user, as NFS does with root's.
+    """
+    places = [Path(folder), *(Path(folder, file) for file in files)]
+    strangers = {place: owner for place in places if (owner := _stranger(place, {0, os.geteuid()})) is not None}
+    if strangers and not set(strangers.values()) <= _owner_of_ours(folder):
+        place, owner = next(iter(strangers.items()))
+        raise SpecError(
+            f"run_config.storage_path: got {str(place)!r}, which belongs to {_name(owner)}; expected a run directory of"
+            f" your own. If what that user writes may run as you, set {TRUSTED}={_name(owner)}"
+        )
+
+
+def check_private(place: Path) -> None:
+    """Raise SpecError where a file or folder of the embedded head is another user's, or may be written by others."""
+    found = place.lstat()
+    owner = _stranger(place, {os.geteuid()})
+    if stat.S_ISLNK(found.st_mode) or (owner is not None and owner not in _owner_of_ours(str(place.parent))):
+        raise SpecError(
+            f"RAYTRAIN_HOME: got {str(place)!r}, which belongs to {_name(found.st_uid)}; expected a folder of your own. If"
+            f" what that user writes may run as you, set {TRUSTED}={_name(found.st_uid)}"
+        )
+    if owner is None and found.st_mode & 0o022 and not _all_trusted():
+        raise SpecError(
+            f"RAYTRAIN_HOME: got {str(place)!r}, where others may write; expected a folder that is yours alone (chmod 700)"
+        )
+
+
+def is_ours(place: Path, prefix: str) -> bool:
+    """Whether a temporary folder is one that we made: by its name, where it lies, and its owner."""
+    roots = {Path("/tmp"), Path(tempfile.gettempdir())}
+    try:
+        found = place.lstat()
+    except OSError:
+        return False
+    ours = place.name.startswith(prefix) and place.parent in roots and ".." not in place.parts
+    return ours and stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _stranger(place: Path, mine: set[int]) -> int | None:
+    """The owner of what is there, or of what a link there leads to, if it is not one of `mine` nor trusted."""
+    for look in (os.lstat, os.stat):
+        try:
+            owner = look(place).st_uid
+        except OSError:
+            continue  # what is not there is nobody's; what cannot be looked up cannot be read either
+        if owner not in mine and not _trusted(owner):
+            return owner
+    return None
+
+
+def _owner_of_ours(folder: str) -> set[int]:
+    """Whom the file system makes the owner of a file of ours in this folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return {os.fstat(file.fileno()).st_uid}
+    except OSError:
+        return set()
+
+
+def _trusted(owner: int) -> bool:
+    listed = [entry.strip() for entry in os.environ.get(TRUSTED, "").split(",")]
+    return _all_trusted() or str(owner) in listed or _name(owner) in listed
+
+
+def _all_trusted() -> bool:
+    return "*" in os.environ.get(TRUSTED, "").split(",")
+
+
+def _name(owner: int) -> str:
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:
+        return str(owner)

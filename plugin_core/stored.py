@@ -1,0 +1,88 @@
+"""Files that we keep, read again: each is what its kind says, or damaged.
+
+A file may be torn, be written by a later version, or by anybody: what it holds is checked here, once, so that the code
+behind it need not.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NotRequired, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from plugin_core.errors import StorageError
+
+T = TypeVar("T")
+
+
+class Record(TypedDict):
+    """`.step/spec.json` (see `record`). That of a run within another one has no code of its own."""
+
+    schema: int
+    kind: str
+    spec: dict[str, Any]
+    payload: bool
+    code: NotRequired[str]
+    python: NotRequired[str]
+    sources: NotRequired[bool]
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+
+class Line(TypedDict, total=False):
+    """A line of the journal: a report, or a phase."""
+
+    attempt: int
+    time: float
+    phase: str
+    report: int
+    index: int
+    metrics: dict[str, Any]
+    checkpoint: str | None
+    ranks: list[Any]
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+
+#: Any JSON object.
+Object = dict[str, Any]
+
+
+def parse(kind: type[T], data: bytes, what: str) -> T:
+    """The content of a file; fields that a later version added are passed over. Raises StorageError where it is damaged;
+    `what` names the file."""
+    try:
+        found: T = _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
+    except (ValidationError, RecursionError) as exc:
+        raise StorageError(f"{what} is damaged: {_why(exc)}") from None
+    return found
+
+
+def parse_line(data: bytes) -> dict[str, Any] | None:
+    """A line of the journal; None where it is damaged."""
+    try:
+        entry: dict[str, Any] = _adapter(Line).validate_json(data, strict=True)
+    except (ValidationError, RecursionError):
+        return None
+    name = entry.get("checkpoint")
+    if name is not None and ("/" in name or name in ("", ".", "..")):
+        return None  # it is a folder's name in the run directory
+    if "report" in entry:
+        return {"time": 0.0, "metrics": {}, "checkpoint": None, **entry}
+    return entry if "phase" in entry else None
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _why(exc: ValidationError | RecursionError) -> str:
+    if isinstance(exc, RecursionError):
+        return "it is too deeply nested"
+    error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(str(part)[:60] for part in error["loc"])
+    text = error["msg"][:1].lower() + error["msg"][1:200]
+    return f"{place}: {text}" if place else text

@@ -1,0 +1,112 @@
+"""Marked secrets, and the search for them in everything that a run leaves behind, in each form that it may have."""
+
+import base64
+import gzip
+import json
+import os
+import secrets
+import threading
+import urllib.parse
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+
+def canary(place: str) -> str:
+    """A secret that is told from all others, named after the place that it is given to. It has signs that each way of
+    quoting writes in a form of its own."""
+    return f"canary-{place}-{secrets.token_hex(6)}/+é\"'&<>"
+
+
+def forms(secret: str) -> list[bytes]:
+    """How its mark may stand in a file: as it is, in UTF-16, in base64 at each of the three offsets."""
+    mark = "-".join(secret.split("-")[:3]).partition("/")[0].encode()
+    found = [mark, mark.decode().encode("utf-16-le"), mark.decode().encode("utf-16-be"), mark.hex().encode(), mark[::-1]]
+    for offset in range(3):
+        coded = base64.b64encode(b"\0" * offset + mark).rstrip(b"=")
+        # without the characters that the neighbours of the mark have a part in
+        inner = coded[(4 if offset else 0) : len(coded) - 2]
+        found += [inner, inner.replace(b"+", b"-").replace(b"/", b"_")]
+    return list(dict.fromkeys(found))
+
+
+def found_in(data: bytes, canaries: Iterable[str]) -> list[str]:
+    return [secret for secret in canaries if any(form in data for form in forms(secret))]
+
+
+def found_under(folders: Iterable[Path], canaries: Iterable[str]) -> list[str]:
+    """The files under these folders that hold a canary, each with which; archives are looked into."""
+    canaries = list(canaries)
+    found = []
+    for folder in folders:
+        assert folder.exists(), f"{folder}: nothing would be searched"
+        for path in (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()):
+            for data in _contents(path):
+                found += [f"{path}: {secret}" for secret in found_in(data, canaries)]
+    return found
+
+
+def _contents(path: Path) -> Iterable[bytes]:
+    try:
+        data = path.read_bytes()
+    except OSError:  # gone meanwhile, or a socket
+        return
+    yield data
+    if data[:2] == b"\x1f\x8b":
+        yield gzip.decompress(data)
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            yield from (archive.read(name) for name in archive.namelist())
+
+
+class CommandLines:
+    """Reads the command line of every process, again and again, while it is entered: what `ps` shows."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self.rounds = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            self.rounds += 1
+            for pid in psutil.pids():
+                try:
+                    self.seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
+                except OSError:
+                    continue
+
+    def holding(self, canaries: Iterable[str]) -> list[bytes]:
+        canaries = list(canaries)
+        return [line for line in self.seen if found_in(line, canaries)]
+
+
+def escaped(secret: str) -> dict[str, bytes]:
+    """What other writers would make of it, for a test of the search itself."""
+    return {
+        "plain": secret.encode(),
+        "JSON": json.dumps(secret).encode(),
+        "URL": urllib.parse.quote(secret, safe="").encode(),
+        "base64": base64.b64encode(f"user:{secret}".encode()),
+        "base64, shifted": base64.b64encode(f"use:{secret}".encode()),
+        "UTF-16": secret.encode("utf-16"),
+        "repr": repr(secret).encode(),
+    }
+
+
+def users_hook() -> None:
+    """A worker hook of the user's own, called when the cluster's variables are there. (Here, since this module travels with
+    the step of the test.)"""
+    os.environ["HOOK_SAW"] = os.environ.get("SERVICE_KEY", "nothing")

@@ -1,0 +1,223 @@
+"""What a cluster hands over to its jobs: where the values go, and where they do not."""
+
+import logging
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plugin_core import RayCluster, RunConfig, TrainSpec, TuneSpec, run, takeover
+from plugin_core.decide import Do, Job, Observed, decide
+from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError
+from plugin_core.follow import Event
+from plugin_core.handover import check
+from plugin_core.kuberay import from_json
+from plugin_core.supervisor import JOB_VARIABLES, Supervisor, prepare, run_sync
+from plugin_core.takeover import VARIABLE, Secrets
+from plugin_core.testing import FakeCluster
+from plugin_core.tracking.subject import _params
+from tests.unit.fake_steps import spec_at
+
+SECRETS = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
+FILES = {"DATABRICKS_CONFIG_FILE": "token = hunter2"}
+
+
+class TestFiles:
+    PROGRAM = """
+import os, stat, subprocess, sys
+from plugin_core import env_files
+env_files.install({"DATABRICKS_CONFIG_FILE": "token = hünter2"})
+path = os.environ["DATABRICKS_CONFIG_FILE"]
+print(path, oct(stat.S_IMODE(os.stat(path).st_mode)), open(path, encoding="utf-8").read(), sep="|", flush=True)
+child = "import os, pathlib; print(pathlib.Path(os.environ['DATABRICKS_CONFIG_FILE']).read_text('utf-8'))"
+subprocess.run([sys.executable, "-c", child])
+sys.stdout.flush()
+"""
+
+    def run(self, tmp_path: Path, ending: str, before: str = "") -> list[str]:
+        environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+        program = before + self.PROGRAM + ending
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        assert done.stdout, done.stderr
+        return done.stdout.splitlines()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+    @pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+    def test_the_files_of_a_process_lie_on_no_disk_and_its_children_read_them(self, tmp_path: Path, ending: str) -> None:
+        told, childs = self.run(tmp_path, ending)
+        path, mode, content = told.split("|")
+        assert path.startswith("/proc/")
+        assert (mode, content, childs) == ("0o400", "token = hünter2", "token = hünter2")
+        assert not os.path.exists(path)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("ending", ["", "env_files.remove(); os._exit(0)"])
+    def test_where_there_are_none_in_memory_they_are_the_owners_alone_and_go_with_the_process(
+        self, tmp_path: Path, ending: str
+    ) -> None:
+        told, childs = self.run(tmp_path, ending, before="import os\nvars(os).pop('memfd_create', None)\n")
+        path, mode, content = told.split("|")
+        assert (Path(path).parent, mode) == (tmp_path, "0o600")
+        assert (content, childs) == ("token = hünter2", "token = hünter2")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_is_told_a_name_and_its_values_go_another_way(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
+    told: list[Event] = []
+    with FakeCluster(env_vars=SECRETS, env_files=FILES) as cluster:
+        run(spec, cluster, told.append)
+    ((name, data),) = cluster.packages.items()
+    (job,) = cluster.jobs
+    assert name == f"raytrain-{job}"
+    assert cluster.runtime_envs == [{"env_vars": {**JOB_VARIABLES, VARIABLE: name, "A": "of the spec"}}]
+    handed = Secrets.unpack(data)
+    assert (handed.env_vars, handed.env_files) == ({"WANDB_API_KEY": "hunter2"}, FILES)
+    assert b"hunter2" not in data[:15], "Ray shows so much of a package that it cannot store"
+    assert not any("hunter2" in event.text for event in told)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert kept
+    assert not any(b"hunter2" in path.read_bytes() for path in kept)
+    assert "hunter2" not in repr([handed, RayCluster("http://x", env_vars=SECRETS, env_files=FILES)])
+
+
+def test_a_cluster_without_secrets_hands_nothing_over(tmp_path: Path) -> None:
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path), cluster)
+    assert (cluster.packages, cluster.runtime_envs) == ({}, [{"env_vars": JOB_VARIABLES}])
+
+
+def test_each_attempt_is_handed_them_anew(tmp_path: Path) -> None:
+    with FakeCluster(plays=["infrastructure", "succeed"], env_vars=SECRETS) as cluster:
+        run(spec_at(tmp_path), cluster)
+    assert list(cluster.packages) == [f"raytrain-{job}" for job in cluster.jobs]
+    assert len(cluster.packages) == 2
+
+
+def test_a_job_that_waits_long_keeps_what_was_handed_over_to_it(tmp_path: Path) -> None:
+    class Busy(FakeCluster):
+        def _play(self, *args: Any) -> str:
+            return "PENDING"
+
+    with Busy(env_vars=SECRETS) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        cluster.packages.clear()  # as Ray does after some minutes
+        run_sync(Supervisor(rundir, cluster).step())
+        (job,) = cluster.jobs
+    assert list(cluster.packages) == [f"raytrain-{job}"]
+
+
+def test_a_job_that_found_nothing_handed_over_is_followed_by_the_next_attempt() -> None:
+    seen = Observed(attempt=1, ours=True, attempts_of_this_call=1, job=Job.FAILED, job_exit_code=EXIT_NOT_HANDED_OVER)
+    assert decide(seen).do is Do.SUBMIT_NEXT
+
+
+def test_who_wants_the_bars_of_ray_data_has_them(tmp_path: Path) -> None:
+    shown = {"env_vars": {"RAY_DATA_DISABLE_PROGRESS_BARS": "0"}}
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path).model_copy(update={"runtime_env": shown}), cluster)
+    assert cluster.runtime_envs == [shown]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"env_vars": {"A": "hunter2" * 20_000}}, r"env_vars\.A: got 140,003 bytes; expected at most 131,072"),
+        ({"env_vars": {"A": "é" * 65_600}}, r"env_vars\.A: got 131,203 bytes"),
+        ({"env_vars": {f"A{i}": "hunter2" * 15_000 for i in range(10)}}, r"env_vars: got 1,050,030 bytes in total"),
+        ({"env_files": {"F": "hunter2" * 600_000, "G": "hunter2" * 600_000}}, r"env_files: got 8,400,004 bytes in total"),
+        ({"env_vars": {"A": 5}}, r"env_vars\.A: got a value of type int; expected text"),
+        ({"env_vars": {"A=hunter": "x"}}, r"env_vars: got the name 'A=hunter'"),
+        ({"env_vars": {"A": "hunter2\0"}}, r"env_vars\.A: got text with NUL"),
+        ({"env_vars": {"A": "hunter2\ud800"}}, r"env_vars\.A: got text with NUL or with what UTF-8 cannot hold"),
+        ({"env_vars": "hunter2"}, r"env_vars: got a value of type str; expected a mapping"),
+        ({"env_files": {"A": b"hunter2"}}, r"env_files\.A: got a value of type bytes; expected text"),
+        ({"env_vars": {"A": "x"}, "env_files": {"A": "y"}}, r"env_files\.A: is in env_vars too"),
+        ({"env_vars": {"LD_PRELOAD": "hunter2"}}, r"env_vars\.LD_PRELOAD: is read before a process of the job gets"),
+    ],
+)
+def test_what_cannot_be_handed_over_is_refused_by_its_name_before_anything_is_laid_down(
+    tmp_path: Path, given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=sentence) as caught:
+        run(spec_at(tmp_path), RayCluster("http://127.0.0.1:9", **given))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_half_a_megabyte_go_along() -> None:
+    check(RayCluster("http://x", env_files={"A": "é" * 250_000, "B": "x" * 50_000, "C": "x" * 50_000}))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"env_vars": {"A": "hunter2"}},
+        {"token": "hunter2"},
+        {"run_config": {"headers": {"Authorization": "hunter2"}}},
+        {"limits": {"WANDB_API_KEY": "hunter2"}},
+        {"limits": [{"env_vars": {"A": "hunter2"}}]},
+        {"runtime_env": "A=hunter2"},
+        {"runtime_env": {"env_vars": {"A": ["hunter2"]}}},
+        {"runtime_env": {"env_vars": ["hunter2"]}},
+        {"datasets": "s3://key:hunter2@bucket/rows?secret_key=hunter2"},
+        {"datasets": {"train": "s3://key:hunter2@bucket/rows.parquet"}},
+    ],
+)
+def test_a_wrong_spec_tells_no_secret_that_stands_in_it(data: dict[str, Any]) -> None:
+    with pytest.raises(SpecError) as caught:
+        TrainSpec(**{"train_loop_per_worker": "a:b", "framework": "python", **data})
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("given", [{"tokn": "hunter2"}, {"settings": {"image": "x", "env": "hunter2"}}])
+def test_an_unknown_field_of_a_cluster_on_kubernetes_is_told_without_its_value(given: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="unknown field") as caught:
+        from_json({"name": "train", **given}, env_vars={"A": "hunter2"}, headers={"B": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_what_a_search_trains_is_a_parameter_and_its_environment_none(tmp_path: Path) -> None:
+    private = {"env_vars": {"KEY": "hunter2"}}
+    train = spec_at(tmp_path, runtime_env=private, train_loop_config={"lr": 0.1})
+    run_config = RunConfig(name="search", storage_path=str(tmp_path), worker_runtime_env=private)
+    train = train.model_copy(update={"run_config": run_config})
+    search = TuneSpec(
+        train=train,
+        param_space={"train_loop_config": {"lr": {"uniform": [0, 1]}}},
+        metric="loss",
+        mode="min",
+        num_samples=1,
+        run_config=run_config,
+    )
+    params = _params(search)
+    assert params["train.train_loop_config.lr"] == 0.1
+    assert [name for name in params if "runtime_env" in name or "run_config" in name] == []
+    assert "hunter2" not in repr(params)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"), [({"token": "hunter2\n"}, "token"), ({"headers": {"X-Key": "hunter2\r\nX: 1"}}, r"headers\.X-Key")]
+)
+def test_a_token_or_header_with_a_lines_end_is_told_by_its_field(tmp_path: Path, given: dict[str, Any], field: str) -> None:
+    with pytest.raises(SpecError, match=rf"^{field}: .*expected text without control characters") as caught:
+        run(spec_at(tmp_path), RayCluster("http://127.0.0.1:9", **given))
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_driver_masks_what_was_handed_over_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = Secrets({"KEY": "hunter2", "SHORT": "1"}, {"FILE": "[default]\ntoken = hunter3 \nuser: 'hunter4'\n"})
+    monkeypatch.setattr(takeover, "_held", SimpleNamespace(secrets=secrets))
+    try:
+        raise ValueError("https://hunter2@host refuses token = hunter3, and hunter4; 1 left")
+    except ValueError:
+        record = logging.LogRecord("mlflow", logging.ERROR, "a.py", 1, "%s in [default]", ("hunter2",), sys.exc_info())
+    line = takeover.Masked("%(message)s").format(record)
+    assert not any(word in line for word in ("hunter", "token ="))
+    assert "1 left" in line

@@ -1,0 +1,193 @@
+"""What one host, or container, may know of the embedded head of another."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+import pytest
+
+from plugin_core import LocalCluster, keeper, local_head, machine, observe
+from plugin_core.rundir import RunDir
+from plugin_core.specs import Limits
+from plugin_core.supervisor import Event, Supervisor, prepare, run_sync
+from plugin_core.testing import FakeCluster
+from tests.namespaces import CONTAINER, needs_namespaces, on_host, with_clock_set_by
+from tests.unit.fake_steps import spec_at
+
+KEEPER = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_SH); print(flush=True); input()"
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """The folder of another container's head, whose keeper is gone."""
+    folder = tmp_path / "head-0123-4567"
+    folder.mkdir()
+    (folder / local_head.ALIVE).touch()
+    (folder / local_head.PLACE).write_text(json.dumps({"host": "elsewhere", "machine": "", "boot": machine.boot()}))
+    return folder
+
+
+def identity(folder: Path) -> str:
+    return f"local head of elsewhere:{folder}"
+
+
+def test_a_head_is_gone_when_nobody_locks_its_file_and_not_before(left: Path) -> None:
+    command = [sys.executable, "-c", KEEPER, str(left / local_head.ALIVE)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
+        assert keeper.stdout is not None
+        keeper.stdout.readline()
+        assert not local_head.is_gone(identity(left))
+        keeper.kill()
+    assert local_head.is_gone(identity(left))
+
+
+def test_what_cannot_be_known_of_a_head_is_no_proof(left: Path, tmp_path: Path) -> None:
+    assert not local_head.is_gone(identity(tmp_path / "on another volume"))
+    assert not local_head.is_gone("https://ray.example:8265")
+    (left / local_head.PLACE).write_text(json.dumps({"host": "elsewhere", "machine": "1", "boot": "of another kernel"}))
+    assert not local_head.is_gone(identity(left)), "its lock may be invisible here"
+    mine = {"host": socket.gethostname(), "machine": machine.installation(), "boot": "the one before"}
+    (left / local_head.PLACE).write_text(json.dumps(mine))
+    assert local_head.is_gone(identity(left)) is bool(machine.installation()), "this machine was started anew since"
+
+
+def test_the_next_attempt_begins_at_once_where_the_embedded_head_of_another_container_is_proven_dead(
+    tmp_path: Path, left: Path
+) -> None:
+    told, attempt = resumed(tmp_path, identity(left), Limits(heartbeat_ttl_s=0.2))
+    assert attempt == 2
+    assert "submit the next attempt: attempt 1 was lost: the cluster that ran it is gone" in told
+    assert any(f"the keeper of the {identity(left)} is dead" in text for text in told)
+
+
+@pytest.mark.parametrize("given", [None, 0.5], ids=["by default", "as long as told"])
+@pytest.mark.parametrize(
+    "before", ["local head of elsewhere:/gone/head-0123-4567", "local head of elsewhere:/gone/head-0123"]
+)
+def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, before: str
+) -> None:
+    """Also by a receipt of an earlier version, whose folder had no mark of its host."""
+    monkeypatch.setattr(observe, "EMBEDDED_WAIT_S", 0.6)
+    told, attempt = resumed(tmp_path, before, Limits(heartbeat_ttl_s=0.2, unreachable_timeout_s=given))
+    assert attempt == 2
+    waits = f"only elsewhere can ask it, so the next attempt begins when the heartbeat was silent for {given or 0.6:g} s"
+    assert any(text.startswith("wait: ") and waits in text for text in told)
+
+
+def test_a_cluster_by_address_that_this_call_cannot_ask_is_waited_for_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "EMBEDDED_WAIT_S", 0.2)
+    with pytest.raises(TimeoutError):
+        resumed(tmp_path, "https://ray.example:8265", Limits(heartbeat_ttl_s=0.1), timeout_s=3)
+
+
+def resumed(tmp_path: Path, cluster_before: str, limits: Limits, timeout_s: float = 60) -> tuple[list[str], int]:
+    """What a call on another cluster tells of a run whose first attempt was on that one, and the attempt of its result."""
+
+    told: list[Event] = []
+    with FakeCluster() as cluster:
+        rundir: RunDir = run_sync(prepare(spec_at(tmp_path / "runs", limits=limits), cluster))
+        rundir.claim(1, "http://127.0.0.1:1", "session", cluster_before)
+        supervisor = Supervisor(rundir, cluster, listener=told.append)
+        result = run_sync(asyncio.wait_for(supervisor.run(), timeout_s))
+    return [event.text for event in told], result.run.attempt
+
+
+@needs_namespaces
+def test_each_host_that_shares_a_home_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    code = "from plugin_core import LocalCluster; print(LocalCluster().identity)"
+    found = {LocalCluster().identity}
+    for host in ("a", "b", "b"):
+        command = on_host(host, [sys.executable, "-c", code])
+        found.add(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+    assert len(found) == 3
+    container = on_host("b", [sys.executable, "-c", code], ("--uts", "--pid", "--fork"))
+    assert subprocess.run(container, capture_output=True, text=True, check=True).stdout.strip() not in found
+
+
+def test_a_process_is_told_by_when_it_was_started() -> None:
+    own = machine.started(os.getpid())
+    assert own is not None
+    assert machine.started(os.getpid()) == own
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        while machine.started(process.pid) is not None:
+            pass
+        assert machine.started(process.pid) is None, "a zombie is none"
+    assert machine.started(process.pid) is None
+
+
+LIVES = """
+import fcntl, time
+from plugin_core import keeper, local_head
+
+folder = local_head.state_dir()
+stream = (folder / local_head.ALIVE).open("a")
+fcntl.flock(stream, fcntl.LOCK_SH)
+keeper._publish(folder / local_head.PLACE, local_head.here())
+print(local_head.identity(), flush=True)
+time.sleep(3600)
+"""
+
+
+@needs_namespaces
+def test_a_container_that_is_made_anew_on_the_same_volume_knows_that_the_old_head_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not before it is; the new one has the old one's name."""
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "volume"))
+
+    def in_a_new_one(code: str) -> str:
+        command = on_host("trainer", [sys.executable, "-c", f"from plugin_core import local_head as h; {code}"], CONTAINER)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    with subprocess.Popen(
+        on_host("trainer", [sys.executable, "-c", LIVES], CONTAINER), stdout=subprocess.PIPE, text=True
+    ) as container:
+        assert container.stdout is not None
+        old = container.stdout.readline().strip()
+        assert old.startswith("local head of trainer:")
+        assert in_a_new_one(f"print(h.is_gone({old!r}), h.identity() == {old!r}, h.current())") == "False False None"
+        container.kill()
+    while (Path("/proc") / str(container.pid)).exists():
+        pass
+    assert in_a_new_one(f"print(h.is_gone({old!r}))") == "True"
+
+
+@needs_namespaces
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_a_keeper_is_the_same_one_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    with subprocess.Popen(["sleep", "3600"]) as process:
+        head = local_head.Head("http://127.0.0.1:1", "", "mark", process.pid, machine.started(process.pid) or 0, "", 1, 300)
+        (local_head.state_dir() / "state.json").write_text(json.dumps(asdict(head)))
+        code = "import psutil; from plugin_core import local_head; print(psutil.boot_time(), local_head.current().mark)"
+        command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
+        booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        process.kill()
+    assert abs(float(booted) - psutil.boot_time() - step_s) < 60, "that process saw the step"
+    assert mark == "mark"
+    assert local_head.current() is None
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_how_long_a_head_is_unused_is_not_told_by_the_time_of_day(tmp_path: Path, step_s: int) -> None:
+    file = tmp_path / "last_used"
+    file.touch()
+    used = keeper._Used(file)
+    used.ago_s()
+    set_to = time.time() + step_s
+    os.utime(file, (set_to, set_to))
+    first = used.ago_s()
+    assert 0 <= first < 3000
+    assert used.ago_s() > first, "it goes on from there"

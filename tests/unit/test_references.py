@@ -1,0 +1,417 @@
+"""No string becomes code, a secret's leak or another place by accident."""
+
+import asyncio
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from plugin_core import (
+    EvaluationResult,
+    KubeRayCluster,
+    LocalCluster,
+    MLflow,
+    RayCluster,
+    RetrainSpec,
+    RunRef,
+    cli,
+    get_model,
+    promote,
+    report,
+    rollback,
+)
+from plugin_core.clusters import find
+from plugin_core.display import plain
+from plugin_core.errors import SpecError, from_outcome
+from plugin_core.follow import Event, Follower
+from plugin_core.history import History
+from plugin_core.jobs import JobsClient
+from plugin_core.keeper import plain_executable
+from plugin_core.kuberay import from_json
+from plugin_core.references import shown
+from plugin_core.registry import open_registry
+from plugin_core.rundir import AttemptEnd, Receipt, RunDir
+from plugin_core.storage import Location
+from plugin_core.supervisor import run
+from plugin_core.testing import FakeCluster
+from prefect_integration import hooks
+from tests.unit.fake_steps import spec_at
+
+ODD = 'it\'s a $HOME #1? `id` "q" ü; & ' + "n" * 200
+
+
+def test_a_storage_uri_imports_nothing_that_the_installation_does_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil_module.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\ndef f(**_): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", "evil_module:another, another:f")
+    touch = f"custom://x?filesystem=subprocess:getoutput&cmd=touch%20{tmp_path}/called"
+    for uri in ("custom://x?filesystem=evil_module:f", touch):
+        for use in (Location.exists, Location.read, Location.names):
+            with pytest.raises(SpecError, match=r"does not allow; expected one that .* RAYTRAIN_FILESYSTEMS lists"):
+                use(Location.of(uri))
+        with pytest.raises(SpecError, match="does not allow"):
+            RunDir.at(uri).latest()
+    assert [path.name for path in tmp_path.iterdir()] == ["evil_module.py"]
+
+
+def test_a_storage_uri_reads_no_variable_that_the_installation_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "hunter2")
+    for uri in ("s3fs://b/x?key=$DATABASE_PASSWORD", "s3://b?endpoint_override=$DATABASE_PASSWORD"):
+        with pytest.raises(SpecError, match=r"=\$DATABASE_PASSWORD, which this installation does not allow") as caught:
+            Location.of(uri).read()
+        assert "hunter2" not in str(caught.value)
+
+
+def test_what_the_installation_allows_goes_along_with_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", "ours:open")
+    with FakeCluster() as cluster:
+        run(spec_at(tmp_path), cluster)
+    assert cluster.runtime_envs[0]["env_vars"]["RAYTRAIN_FILESYSTEMS"] == "ours:open"
+
+
+def test_an_option_that_a_scheme_does_not_know_is_refused_without_its_value() -> None:
+    for name in ("sig", "pwd", "auth", "session", "client_kwargs", "target_protocol", "profile"):
+        for scheme in ("s3", "s3fs", "gs", "memory"):
+            with pytest.raises(SpecError, match=f"'{name}'; expected options of {scheme}://") as caught:
+                Location.of(f"{scheme}://b/x?{name}=hunter2")
+            assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://b/exp#1",
+        "s3://b/exp#",
+        "file:///tmp/x#1",
+        "file:///tmp/x?y",
+        "file://host/x",
+        "s3://b/a/../c",
+        "s3://b/./c",
+        "s3://[x",
+        "s3://b/\x00",
+        "/tmp/\x00",
+        "/tmp/\ud800",
+        "s3:/bucket",
+    ],
+)
+def test_a_uri_that_would_mean_another_place_is_refused(uri: str) -> None:
+    with pytest.raises(SpecError, match=r"^storage_path: got .*; expected "):
+        Location.of(uri)
+
+
+def test_a_local_path_may_hold_what_a_uri_may_not(tmp_path: Path) -> None:
+    place = Location.of(str(tmp_path / "exp#1?x=y"))
+    place.write(b"1")
+    assert (tmp_path / "exp#1?x=y").read_bytes() == b"1"
+    assert Location.of(str(tmp_path / "exp#2?x=y")).read() is None
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3a://hunter1:hunter2@b/x",
+        "s3://hunter1:hunter2@b/x",
+        "s3://hunter1@b/x",
+        "ftp://hunter1:hun/ter2@host/x",
+        "ftp://hunter1:hunter2@host/x?y=hunter3#hunter4",
+        "https://b.s3.amazonaws.com/x?X-Amz-Signature=hunter2&hunter3",
+        "http://u:hunter1@hunter2@host",
+        "abfs://hunter1:hunter2@account.dfs.core.windows.net/x",
+        "custom://x?filesystem=m:f&sig=hunter2",
+        "gs://b/x?token=hunter2",
+    ],
+)
+def test_a_refused_uri_is_not_echoed_with_its_secrets(uri: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        Location.of(uri)
+    assert "hunter" not in str(caught.value) + shown(uri)
+
+
+def test_the_entrypoint_keeps_any_path_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives the entrypoint to a shell; so does this."""
+    entrypoints: list[str] = []
+    submit = JobsClient.submit
+
+    async def note(self: JobsClient, submission_id: str, entrypoint: str, *rest: object) -> None:
+        entrypoints.append(entrypoint)
+        await submit(self, submission_id, entrypoint, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(JobsClient, "submit", note)
+    storage = tmp_path / "x'; touch injected; echo '" / ODD
+    with FakeCluster() as cluster:
+        run(spec_at(storage), cluster)
+    code = "import sys; print(*sys.argv[1:], sep='\\n')"
+    command = f"{shlex.join([sys.executable, '-c', code])} {entrypoints[0]}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines()[:3] == ["fake-driver", f"{storage}/run", "1"]
+    assert not (tmp_path / "injected").exists()
+
+
+def test_the_path_of_a_python_is_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/home/o'brien/my venv/bin/python")
+    assert LocalCluster().driver_command()[0] == "/home/o'brien/my venv/bin/python"
+    assert RayCluster("http://h:1", python="/a b/python").driver_command()[0] == "/a b/python"
+
+
+def test_ray_starts_from_an_environment_whose_path_has_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plain_executable(str(tmp_path)) == sys.executable
+    (tmp_path / "my venv's").symlink_to(sys.prefix)
+    spaced = tmp_path / "my venv's" / Path(sys.executable).relative_to(sys.prefix)
+    code = "import sys; from plugin_core.keeper import plain_executable; print(plain_executable(sys.argv[1]))"
+    done = subprocess.run([spaced, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / "python" / Path(sys.executable).relative_to(sys.prefix))
+    subprocess.run(f"exec {done.stdout.strip()} -c 'import ray, plugin_core'", shell=True, check=True)
+
+
+def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path / "runs")
+    for name in ("../../outside", "/abs", "a/b", "", ".", "..", "x\n"):
+        with pytest.raises(SpecError, match=r"run_config\.name: given "):
+            spec.with_name(name)
+        for use in (rollback, get_model):
+            with pytest.raises(SpecError, match="name: given"):
+                use(name or "..", registry=str(tmp_path))
+            with pytest.raises(SpecError, match="alias: given"):
+                use("m", name or "..", registry=str(tmp_path))
+        with pytest.raises(SpecError, match="name: given"):
+            promote(str(tmp_path), name, registry=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_copy_of_a_spec_is_checked(tmp_path: Path) -> None:
+    spec = spec_at(tmp_path)
+    with pytest.raises(SpecError, match=r"limits\.max_attempts: given 0"):
+        spec.model_copy(update={"limits": {"max_attempts": 0}})
+    with pytest.raises(SpecError, match=r"run_config\.storage_path: given 'ftp://x'"):
+        spec.model_copy(update={"run_config": {"storage_path": "ftp://x"}})
+    assert spec.model_copy(update={"seed": 1}).to_json() == {**spec.to_json(), "seed": 1}
+    assert spec.with_name("b").model_fields_set == spec.model_fields_set
+
+
+@pytest.mark.parametrize("home", ["/runs/a", "s3://b/runs/a", "s3://b/runs/a?region=x"])
+def test_a_child_lies_below_its_place(home: str) -> None:
+    place = Location(home)
+    for name in ("..", "../x", "x/../../y", "/etc/passwd", "", "x\0y"):
+        with pytest.raises(SpecError, match=r"path: got .*; expected a name below"):
+            place.child("ok", name)
+
+
+def test_a_name_with_signs_of_a_uri_stays_one_name_on_an_object_store() -> None:
+    places = [Location("s3://b/runs?region=x").child(name) for name in ("a#1.png", "a#2.png", "a?c", "ü %20")]
+    assert [place.path for place in places] == ["b/runs/a#1.png", "b/runs/a#2.png", "b/runs/a?c", "b/runs/ü %20"]
+    assert [Location.of(place.uri).name for place in places] == ["a#1.png", "a#2.png", "a?c", "ü %20"]
+
+
+def test_a_path_in_a_runs_file_is_inside_the_run_or_not_followed(tmp_path: Path) -> None:
+    home = Location.of(str(tmp_path / "run"))
+    home.child("plot.png").write(b"1")
+    (tmp_path / "secret").write_bytes(b"2")
+    (tmp_path / "run/link.png").symlink_to(tmp_path / "secret")
+    (tmp_path / "again").symlink_to(tmp_path / "run")
+    for uri in ("plot.png", "link.png", "../secret"):
+        assert (home.inside(f"{home.uri}/{uri}") is not None) is (uri == "plot.png")
+    assert home.inside(f"{tmp_path}/again/plot.png") is not None
+    assert home.inside(str(tmp_path / "run-2/plot.png")) is None
+    assert home.inside("s3://b/run/plot.png") is None
+    bucket = Location("s3://b/run?region=x")
+    found = bucket.inside("s3://b/run/plot.png?endpoint_override=evil.example")
+    assert found is not None
+    assert found.uri == "s3://b/run/plot.png?region=x"
+    for uri in ("s3://other/run/plot.png", "s3://b/run-2/x", str(tmp_path), "gs://b/run/plot.png"):
+        assert bucket.inside(uri) is None
+
+
+def test_a_report_shows_no_file_but_the_runs_own_plots(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    png = b"\x89PNG" + b"x" * 10
+    (tmp_path / "outside.png").write_bytes(png)
+    rundir.location.child("inside.png").write(png)
+    rundir.location.child("text.png").write(b"words")
+    plots = {"in": f"{rundir.uri}/inside.png", "out": str(tmp_path / "outside.png"), "words": f"{rundir.uri}/text.png"}
+    plots["up"] = f"{rundir.uri}/../outside.png"
+    result = EvaluationResult(run=RunRef(uri=rundir.uri, name="x"), passed=True, plots=plots)
+    page = report.markdown(rundir, result, History())
+    assert page.count("data:image/png") == 1
+    assert "![in]" in page
+
+
+def test_what_a_run_says_is_text_in_the_report(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    evil = "<img src=x onerror=alert(1)>![x](http://evil.example/p.png)[y](javascript:alert(1))`|\x1b[31m\n# top"
+    result = EvaluationResult(
+        run=RunRef(uri=rundir.uri, name="x"),
+        passed=False,
+        metrics={evil: evil},
+        failed={evil: evil},
+        checkpoint={"uri": f"{rundir.uri}/a`b|c"},
+    )
+    page = report.markdown(rundir, result, History())
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert "\n# top" not in page
+    assert not re.search(r"(?<!\\)\[[xy](?<!\\)\]", page)
+    assert f"| checkpoint | `{rundir.uri}/a'b\\|c` |" in page
+
+
+@pytest.mark.parametrize(
+    ("address", "shown_as"),
+    [
+        ("http://ray:8265", "http://ray:8265/#/jobs/rt-1"),
+        ("https://ray/proxy/", "https://ray/proxy/#/jobs/rt-1"),
+        ("javascript:alert(1)//", ""),
+        ("data:text/html,x", ""),
+        ("http://u:p@ray", ""),
+        ("http://ray/)![x](y", "http://ray/%29!%5Bx%5D%28y/#/jobs/rt-1"),
+        ("http://[::1", ""),
+    ],
+)
+def test_only_a_plain_address_becomes_a_jobs_link(address: str, shown_as: str) -> None:
+    receipt = Receipt(attempt=1, submission_id="rt-1", nonce="n", address=address, incarnation="s")
+    assert receipt.job_url() == shown_as
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("\x1b[31mred\x1b[0m \x1b[38;2;1;2;3mx", "red x"),
+        ("\x1b]0;title\x07a\x1b]8;;http://evil\x1b\\b\x1b]52;c;cm0=\x07c", "abc"),
+        ("\x1bP+q544e\x1b\\a\x1b_x\x1b\\b\x1b^y\x1b\\c\x9b31md\x9d0;t\x9ce", "abcde"),
+        ("\x1b]0;never ends\nnext line", "\nnext line"),
+        ("\x1bc\x1b(Ba\x1b7b\x1b", "ab"),
+        ("50%\r100%\r\ndone\x08\x08", "50%\n100%\ndone"),
+        ("a\u202eb\u2066c\x00d\x7fe\tf ü 🎉", "abcde\tf ü 🎉"),
+    ],
+)
+def test_no_escape_code_reaches_a_terminal(said: str, read: str) -> None:
+    assert plain(said) == read
+    assert from_outcome("user_error", said, said).message == read
+    heard: list[Event] = []
+    Follower(RunDir.at("/nowhere"), heard.append).tell(Event("log", said))
+    assert heard[0].text == read
+
+
+@pytest.mark.parametrize(
+    "address", ["http://u:hunter2@h", "http://hunter2@h:1", "http://h?token=hunter2", "http://h#hunter2"]
+)
+def test_a_clusters_address_holds_no_credentials(address: str) -> None:
+    for make in (lambda: RayCluster(address, "t"), lambda: KubeRayCluster("n", address=address)):
+        with pytest.raises(SpecError, match=r"address: got .*; expected ") as caught:
+            make()
+        assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "x", "ray://h:1", "javascript:alert(1)", "http://", "http://h:x", ""])
+def test_what_is_no_address_is_refused_with_one_sentence(address: str) -> None:
+    with pytest.raises(SpecError, match=r"^address: "):
+        RayCluster(address)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["https://hunter2@h", "https://h?token=hunter2", "https://u:p@hunter2@h", "http://u:hunter2@h/x", "x://h/?sig=hunter2"],
+)
+def test_a_trackers_and_a_registrys_uri_hold_no_credentials(uri: str, tmp_path: Path) -> None:
+    for make in (lambda: MLflow(tracking_uri=uri), lambda: open_registry(f"mlflow:{uri}"), lambda: open_registry(uri)):
+        with pytest.raises(SpecError) as caught:
+            make()
+        assert "hunter2" not in str(caught.value)
+    loop = {"train_loop_per_worker": "a:b", "framework": "python"}
+    fields = {"model": "m", "train": loop, "evaluate": {"evaluate": "a:b", "thresholds": {"x": {"min": 1}}}}
+    with pytest.raises(SpecError, match="registry: ") as caught:
+        RetrainSpec(**fields, registry=f"mlflow:{uri}")
+    assert "hunter2" not in str(caught.value)
+    assert RetrainSpec(**fields, registry=str(tmp_path)).registry == str(tmp_path)
+    for good in ("postgresql://db/x?sslmode=require", "databricks://scope:prefix", "databricks", "sqlite:////x/y@z.db"):
+        assert MLflow(tracking_uri=good).tracking_uri == good
+
+
+def test_the_token_goes_to_no_address_that_only_an_artifact_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "hunter2")
+    for name in ("RAYTRAIN_CLUSTERS", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def token_for(reference: dict[str, Any]) -> str | None:
+        return asyncio.run(find(reference).connect())._token
+
+    given = RayCluster("http://ray.example:8265", verify=False).reference()
+    assert not token_for(given)
+    monkeypatch.setenv("RAYTRAIN_CLUSTERS", "http://other:1, http://ray.example:8265/")
+    assert token_for(given) == "hunter2"
+    assert not token_for({**given, "address": "http://ray.example:8265/evil"})
+    for reference in ({"address": "http://evil/{name}"}, {"kubeconfig": "/tmp/evil"}, {"namespace": "x.evil/#"}):
+        with pytest.raises(SpecError):
+            find({"kuberay": {"name": "t", **reference}})
+
+
+def test_a_token_in_kuberays_fields_is_kept() -> None:
+    more = {"token": None, "headers": {}, "verify": True, "python": "python"}
+    cluster = from_json({"name": "t", "token": "mine", "verify": False, "headers": {"a": "b"}}, **more)
+    assert (cluster.token, cluster.verify, cluster.headers) == ("mine", False, {"a": "b"})
+    assert from_json({"name": "t", "token": "mine"}, token="theirs").token == "theirs"
+
+
+def raytrain(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: Path) -> None:
+    for module in ("pyarrow", "yaml", "plugin_core", "rich"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    (tmp_path / "mine.py").write_text("")
+    command = [Path(sys.executable).with_name("raytrain"), "result", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "there is no run" in done.stderr) == (2, True), done.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_spec_files_name_becomes_a_name_for_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "my spec (1).g2.yaml"
+    file.write_text("{framework: python, train_loop_per_worker: 'tests.unit.fake_steps:LOOP'}")
+    with FakeCluster() as cluster:
+        done = raytrain("run", str(file), "--storage", str(tmp_path / "runs"), "--address", cluster.address)
+        assert done.exit_code == 0, done.output
+        (name,) = [path.parent.name for path in (tmp_path / "runs").glob("*/.step")]
+        assert re.fullmatch(r"my_spec_1_\.g2-[0-9a-f]{10}", name)
+        refused = raytrain("run", str(file), "--name", "../x", "--address", "http://127.0.0.1:9")
+    assert isinstance(refused.exception, SpecError)
+    assert "run_config.name: given '../x'" in refused.exception.message
+
+
+def test_the_status_of_a_run_is_text(tmp_path: Path) -> None:
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    rundir.claim(1, "http://x", "s")
+    rundir.record_end(1, AttemptEnd("user_error", "[/b] [red]x\x1b]0;t\x07 \x1b[31mred"))
+    done = raytrain("status", rundir.uri)
+    assert done.exit_code == 0, done.exception
+    assert "[/b] [red]x red" in done.output
+    assert "\x1b]" not in done.output
+
+
+def test_a_traceback_of_the_command_shows_no_locals() -> None:
+    """They may hold the token."""
+    assert cli.app.pretty_exceptions_show_locals is False
+
+
+def test_a_forged_artifact_keeps_no_other_step_from_its_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAYTRAIN_CLUSTERS", raising=False)
+    rundir = RunDir.of(spec_at(tmp_path))
+    rundir.write_spec(spec_at(tmp_path))
+    rundir.claim(1, "http://x", "s")
+    forged = ["[]", "no JSON", '{"run": "ftp://u:hunter2@x", "cluster": {}}', '{"run": 5}']
+    evil = {"run": rundir.uri, "cluster": {"kuberay": {"name": "t", "address": "http://evil/{name}"}}}
+    found = [step for data in [*forged, json.dumps(evil)] if (step := hooks._step(data)) is not None]
+    assert [step.rundir.uri for step in found] == [rundir.uri]
+    assert "its driver is to stop by itself: kuberay.address: got 'http://evil/" in hooks._cancel(found[0])
+    assert rundir.intent().cancel_through == 1

@@ -1,0 +1,94 @@
+"""A step's `runtime_env`: what is wrong with it is said by names alone, and before an attempt is begun."""
+
+import asyncio
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from plugin_core import run
+from plugin_core.errors import SpecError
+from plugin_core.follow import Event
+from plugin_core.rundir import RunDir
+from plugin_core.runtime_env import check_folders
+from plugin_core.testing import FakeCluster
+from tests.unit.fake_steps import spec_at
+
+SECRETS = {"WANDB_API_KEY": "hunter2"}
+
+
+def test_a_missing_working_dir_names_the_field_and_no_variable_and_the_mended_spec_runs_under_the_same_name(
+    tmp_path: Path,
+) -> None:
+    private = {"env_vars": {"PRIVATE": "hunter2"}}
+    with FakeCluster(env_vars=SECRETS, env_files={"FILE": "hunter2"}) as cluster:
+        typo = spec_at(tmp_path, runtime_env={"working_dir": str(tmp_path / "codee"), **private})
+        with pytest.raises(SpecError, match=r"runtime_env.working_dir: got '.*codee', which is not there") as caught:
+            run(typo, cluster)
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+        assert RunDir.at(str(tmp_path / "run")).receipts() == []
+        (tmp_path / "code").mkdir()
+        (tmp_path / "code" / "module.py").write_text("")
+        result = run(spec_at(tmp_path, runtime_env={"working_dir": str(tmp_path / "code"), **private}), cluster)
+    assert result.run.attempt == 1
+    (name,) = [name for name in cluster.packages if name.startswith("_ray_pkg_")]
+    assert cluster.runtime_envs[0]["working_dir"] == f"gcs://{name}"
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "sentence"),
+    [
+        ({"working_dir": "/nowhere"}, "runtime_env.working_dir: got '/nowhere', which is not there"),
+        ({"working_dir": __file__}, "runtime_env.working_dir: got '.*py', which is not there; expected a folder, a file"),
+        ({"py_modules": ["s3://b/a.zip", "/nowhere.whl"]}, "runtime_env.py_modules: got '/nowhere.whl'"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_told_by_its_field(runtime_env: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        check_folders({**runtime_env, "env_vars": {"A": "x"}})
+
+
+def test_folders_that_are_there_and_uris_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "a.whl").write_text("")
+    check_folders({"working_dir": str(tmp_path), "py_modules": [str(tmp_path / "a.whl"), "s3://b/a.zip"], "pip": ["a"]})
+
+
+def test_a_spec_that_the_cluster_refuses_leaves_the_name_free_for_the_mended_one(tmp_path: Path) -> None:
+    class Refusing(FakeCluster):
+        async def _submit(self, request: web.Request) -> web.Response:
+            if "bad" in (await request.json())["runtime_env"]:
+                return web.Response(status=400, text="TypeError: unknown field")
+            return await super()._submit(request)
+
+    with Refusing() as cluster:
+        with pytest.raises(SpecError, match="the cluster refuses the job"):
+            run(spec_at(tmp_path, runtime_env={"bad": 1}), cluster)
+        result = run(spec_at(tmp_path), cluster)
+    assert (result.run.attempt, len(cluster.jobs)) == (2, 1)
+
+
+@pytest.mark.parametrize("status", [503, None])
+def test_a_cluster_that_takes_no_upload_for_a_while_is_waited_for(tmp_path: Path, status: int | None) -> None:
+    """None: the connection is cut."""
+    refusals = 2
+
+    class Slow(FakeCluster):
+        async def _get_package(self, request: web.Request) -> web.Response:
+            nonlocal refusals
+            if refusals:
+                refusals -= 1
+                if status is None:
+                    assert request.transport is not None
+                    request.transport.close()
+                    await asyncio.sleep(0)
+                return web.Response(status=status or 503, text="busy")
+            return await super()._get_package(request)
+
+    (tmp_path / "code").mkdir()
+    told: list[Event] = []
+    with Slow() as cluster:
+        result = run(spec_at(tmp_path, runtime_env={"working_dir": str(tmp_path / "code")}), cluster, told.append)
+    assert result.run.attempt == 1
+    assert sum("attempt 1 waits for its upload" in event.text for event in told) == 2
