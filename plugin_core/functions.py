@@ -91,6 +91,14 @@ def import_function(field: str, reference: str) -> Callable[..., Any]:
     return result
 
 
+def _missing(module_name: str) -> str:
+    """Why a module was not found. Names the package that was searched: another of the same name may hide the right one."""
+    package = module_name.partition(".")[0]
+    found = find_without_import(package) if package != module_name else None
+    where = "" if found is None else f"; {package!r} is {found.origin or list(found.submodule_search_locations or [])}"
+    return f"no module named {module_name!r} here{where}"
+
+
 def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
     """Look a by-reference function up without importing its module (which may be slow, or need a GPU).
 
@@ -100,9 +108,7 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
     found = find_without_import(module_name)
     if found is None:
         if must_exist:
-            raise PayloadError(
-                f"{field}: given {reference!r}, which cannot be imported (no module named {module_name!r} here)"
-            )
+            raise PayloadError(f"{field}: given {reference!r}, which cannot be imported ({_missing(module_name)})")
         return
     if found.origin and found.origin.endswith(".py"):
         try:

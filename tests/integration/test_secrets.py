@@ -97,15 +97,14 @@ def handed_over(head: Head, run_uri: str, attempt: int) -> bool:
     return asyncio.run(ask())
 
 
-def listed(head: Head) -> bytes:
-    """All that the Jobs API tells of all jobs, their logs too."""
+def listed(head: Head, submission_id: str) -> bytes:
+    """All that the Jobs API tells about its jobs, and the log of one of them."""
 
     async def ask() -> bytes:
         async with JobsClient(head.address, head.token) as client:
             jobs = await client._request("GET", "/api/jobs/")
-            ids = [job["submission_id"] for job in jobs if job.get("submission_id")]
-            logs = [await client._request("GET", f"/api/jobs/{submission_id}/logs") for submission_id in ids]
-            return json.dumps([jobs, logs]).encode()
+            log = await client._request("GET", f"/api/jobs/{submission_id}/logs")
+            return json.dumps([jobs, log]).encode()
 
     return asyncio.run(ask())
 
@@ -132,7 +131,9 @@ def test_secrets_reach_every_process_of_a_job_and_nothing_that_others_read(tmp_p
     assert commands.holding([key, file, head.token]) == []
     assert found_under([tmp_path], [key, file, head.token]) == []
     assert found_under([Path(head.temp_dir)], [key, file]) == []
-    assert found_in(listed(head), [key, file]) == []
+    receipt = RunDir.at(result.run.uri).receipt(1)
+    assert receipt is not None
+    assert found_in(listed(head, receipt.submission_id), [key, file]) == []
     assert not handed_over(head, result.run.uri, 1), "its driver has ended"
 
 

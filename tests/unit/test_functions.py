@@ -133,7 +133,7 @@ def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path,
     ("reference", "words"),
     [
         ("no_such_module_x:loop", "no module named 'no_such_module_x' here"),
-        ("tests.no_such:loop", "no module named 'tests.no_such' here"),
+        ("tests.no_such:loop", "no module named 'tests.no_such' here; 'tests' is /"),
         ("tests.steps_for_tests:no_loop", "tests.steps_for_tests has no 'no_loop'"),
     ],
 )
