@@ -32,16 +32,24 @@ from airflow_provider.common import (
 from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
 from airflow_provider.links import RayJobLink, RayTrackingLink
 from airflow_provider.triggers import RayStepTrigger
-from plugin_core.clusters import Cluster
-from plugin_core.errors import RayTrainWorkflowsError, SpecError
-from plugin_core.generations import newest
-from plugin_core.references import link
-from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir, run_name
-from plugin_core.specs import StepSpec, as_spec
-from plugin_core.specs.fields import check_size
-from plugin_core.specs.tracking import Tracker
-from plugin_core.supervisor import Supervisor, cancel, prepare, run_sync
+from plugin_core.engine import (
+    AnyResult,
+    Cluster,
+    RayTrainWorkflowsError,
+    RunDir,
+    SpecError,
+    StepSpec,
+    Supervisor,
+    Tracker,
+    as_spec,
+    cancel,
+    check_size,
+    newest_run,
+    prepare,
+    run_name,
+    run_sync,
+    safe_link,
+)
 
 #: What a deferred task resumes with when its trigger itself broke.
 _TRIGGER_FAILED = "__fail__"
@@ -152,7 +160,7 @@ class RayStepOperator(BaseOperator):
         finally:
             if next_method == _TRIGGER_FAILED:
                 place = RayJobsHook(self.ray_conn_id).get_place()
-                self._cancel(newest(self.build_spec(context["ti"], place)), place.cluster)
+                self._cancel(newest_run(self.build_spec(context["ti"], place)), place.cluster)
 
     def on_kill(self) -> None:
         """In synchronous mode: cancel the run when its task is over, not when it is only to run again."""
@@ -200,7 +208,7 @@ class RayStepOperator(BaseOperator):
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last thing of a task: a clear after this asks for another generation."""
-        if pages := [page for url in result.get("tracking", {}).values() if (page := link(url))]:
+        if pages := [page for url in result.get("tracking", {}).values() if (page := safe_link(url))]:
             context["ti"].xcom_push(key=RayTrackingLink().xcom_key, value=pages[0])
         announce(self.outlets, context.get("outlet_events"), result)
         RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))

@@ -6,8 +6,7 @@ import json
 import urllib.request
 from typing import Any
 
-from plugin_core.errors import RayTrainWorkflowsError
-from plugin_core.supervisor import Event, Listener
+from plugin_core.engine import Event, Listener, RayTrainWorkflowsError
 
 #: States after which nobody waits for the run any more. In every other one (deferred, queued, running, restarting, or none
 #: yet, just after a clear) the task goes on with it.

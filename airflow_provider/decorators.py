@@ -17,8 +17,7 @@ from airflow.providers.common.compat.sdk import DecoratedOperator, TaskDecorator
 
 from airflow_provider.hooks import Place
 from airflow_provider.operators import RayTrainOperator
-from plugin_core.errors import SpecError
-from plugin_core.specs import StepSpec
+from plugin_core.engine import SpecError, StepSpec
 
 
 class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):

@@ -9,13 +9,18 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.sdk.log import amask_secret, mask_secret
 
-from plugin_core.clusters import Cluster, LocalCluster, RayCluster
-from plugin_core.doctor import describe
-from plugin_core.errors import RayTrainWorkflowsError, SpecError
-from plugin_core.kuberay import from_json
-from plugin_core.shown import shown
-from plugin_core.supervisor import run_sync
-from plugin_core.takeover import Secrets
+from plugin_core.engine import (
+    Cluster,
+    LocalCluster,
+    RayCluster,
+    RayTrainWorkflowsError,
+    Secrets,
+    SpecError,
+    describe_cluster,
+    kuberay_from_json,
+    run_sync,
+    shown,
+)
 
 DEFAULT_CONN_ID = "ray_default"
 
@@ -81,7 +86,7 @@ class RayJobsHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """For the test button in the list of connections."""
         try:
-            return True, run_sync(describe(self.get_cluster()))
+            return True, run_sync(describe_cluster(self.get_cluster()))
         except RayTrainWorkflowsError as exc:
             return False, exc.message
 
@@ -116,7 +121,7 @@ def _place(connection: Any) -> Place:
     }
     defaults = (extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
     if kuberay := _object("kuberay", extra.get("kuberay")):
-        return Place(from_json(kuberay, **common), *defaults)
+        return Place(kuberay_from_json(kuberay, **common), *defaults)
     host = connection.host or ""
     if not host:
         raise SpecError(f"ray_conn_id: given {connection.conn_id!r}, whose host is empty; accepted is a host name or a URL")

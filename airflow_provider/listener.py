@@ -72,7 +72,7 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     runs = [json.loads(value) for value in session.scalars(query).all()]
 
     def cancel_them(_: Any) -> None:
-        from plugin_core.sync import in_background
+        from plugin_core.engine import in_background
 
         # not here: a person waits for the page, and the scheduler's loop for this
         for run in runs:
@@ -86,9 +86,7 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
 async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
     """Cancel what lives of a run, and wait until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
-    from plugin_core.rundir import RunDir
-    from plugin_core.supervisor import acancel
-    from plugin_core.sync import Threads, in_thread
+    from plugin_core.engine import RunDir, Threads, acancel, in_thread
 
     try:
         rundir, threads = RunDir.at(run_uri), Threads.of(run_uri)

@@ -12,8 +12,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider.base import RayStepOperator, as_airflow_errors, as_reference
-from plugin_core.registry import CHAMPION, promote
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec
+from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec, promote
 
 
 class RayTrainOperator(RayStepOperator):

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import psutil
 
-from plugin_core.keeper import free_ports
+from plugin_core.engine import free_ports
 
 OVER = frozenset({"success", "failed"})
 

@@ -12,9 +12,7 @@ from asgiref.sync import sync_to_async
 
 from airflow_provider.common import error_payload, metadata, over, task_state, teller
 from airflow_provider.hooks import RayJobsHook
-from plugin_core.errors import RayTrainWorkflowsError
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import Supervisor, acancel
+from plugin_core.engine import RayTrainWorkflowsError, RunDir, Supervisor, acancel
 
 #: Cancellations under way: a task that nobody refers to may be collected before its end.
 _CANCELLING: set[asyncio.Task[None]] = set()

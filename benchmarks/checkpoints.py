@@ -41,7 +41,7 @@ def loop(config: dict[str, Any]) -> None:
 
     from plugin_core import CheckpointRef
     from plugin_core.loops import upload
-    from plugin_core.storage import Location
+    from plugin_core.storage.location import Location
 
     source = Path(tempfile.mkdtemp())
     block = os.urandom(config["bytes"] // config["files"])

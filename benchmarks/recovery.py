@@ -17,7 +17,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from plugin_core import FailureConfig, LocalCluster, local_head
+from plugin_core import FailureConfig, LocalCluster
+from plugin_core.clusters import local_head
 from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
 from tests.servers import environment
 

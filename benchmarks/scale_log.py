@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from plugin_core import LocalCluster
-from plugin_core.joblog import JobLog
-from plugin_core.jobs import JobInfo, JobsClient
+from plugin_core.clusters.jobs_api import JobInfo, JobsClient
+from plugin_core.supervisor.job_log import JobLog
 from tests.servers import embedded_head
 
 TICK_S, IDLE_S = 0.002, 15.0

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
-from plugin_core.history import History
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
 from tests.servers import embedded_head
 
 #: What the processes are called.
-NAMES = {"driver": "plugin_core.driver", "controller": "TrainController"}
+NAMES = {"driver": "plugin_core.driver.attempt", "controller": "TrainController"}
 
 
 def train_loop(config: dict[str, Any]) -> None:

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.triggerer import lay_down, process, stub
-from plugin_core.clusters import RayCluster
-from plugin_core.rundir import Heartbeat, RunDir
-from plugin_core.supervisor import Event, Supervisor
+from plugin_core.clusters.base import RayCluster
+from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.supervisor.supervisor import Event, Supervisor
 
 FEW, LOOKS, NEW = 1000, 50, 5
 TARGET_MB, TARGET_RATIO = 150, 1.2
@@ -59,8 +59,8 @@ class Peak:
 
 def controller(pipe: Connection, uri: str) -> None:
     """Reports as many as it is told, then says so."""
-    from plugin_core.restore import Standing
-    from plugin_core.steps.callbacks import JournalCallback
+    from plugin_core.driver.train.journal_callback import JournalCallback
+    from plugin_core.driver.train.snapshot import Standing
 
     callback = JournalCallback(uri, 1, Standing())
     peak, number = Peak(), 0
@@ -98,10 +98,10 @@ def driver(pipe: Connection, uri: str) -> None:
     """Reads the journal as a resumed attempt does: at its start, for a tracker, and for its result."""
     import ray.train  # noqa: F401 - a driver has it in memory
 
-    from plugin_core.history import History
-    from plugin_core.restore import repair_snapshot, standing_of
+    from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+    from plugin_core.driver.train.step import _collect  # noqa: F401
+    from plugin_core.runs.history import History
     from plugin_core.specs import CheckpointConfig, TensorBoard
-    from plugin_core.steps.train import _collect  # noqa: F401
     from plugin_core.tracking.feed import Feed
 
     class Nowhere:

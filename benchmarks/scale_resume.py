@@ -18,14 +18,14 @@ from fsspec.implementations.local import LocalFileSystem
 from rich.console import Console
 from rich.table import Table
 
-from plugin_core import manifest
-from plugin_core.fenced_fs import SNAPSHOT, fenced_filesystem
-from plugin_core.history import History
-from plugin_core.journal import JournalWriter
-from plugin_core.references import FILESYSTEMS
-from plugin_core.restore import repair_snapshot, standing_of
-from plugin_core.rundir import RunDir
+from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
+from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
+from plugin_core.runs.journal import JournalWriter
 from plugin_core.specs import CheckpointConfig
+from plugin_core.storage import checkpoint_manifest
+from plugin_core.storage.uris import FILESYSTEMS
 
 REQUEST_S, PAGE = 0.025, 1000
 KINDS = {True: "directory", False: "file"}
@@ -69,11 +69,11 @@ def lay_down(run: Path, checkpoints: int, ranks: int) -> None:
     journal = JournalWriter(rundir, 1)
     for number in range(1, checkpoints + 1):
         name = f"checkpoint_2026_a001_{number:06}"
-        (run / name / manifest.FOLDER).mkdir(parents=True)
+        (run / name / checkpoint_manifest.FOLDER).mkdir(parents=True)
         for rank in range(ranks):
             (run / name / f"part-{rank}").write_bytes(b"weights")
             text = json.dumps({"files": {f"part-{rank}": [7, 0]}})
-            (run / name / manifest.FOLDER / f"{rank:05}.json").write_text(text)
+            (run / name / checkpoint_manifest.FOLDER / f"{rank:05}.json").write_text(text)
         journal.append({"report": number, "index": number, "metrics": {"loss": 1 / number}, "checkpoint": name})
     journal.close()
 

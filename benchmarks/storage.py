@@ -24,16 +24,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.counting_s3 import PRICES, Requests, counting_s3, kinds, price
-from plugin_core.fence import CACHE_S, Fence
-from plugin_core.fenced_fs import fenced_filesystem
-from plugin_core.journal import SEGMENT_BYTES, JournalReader, JournalWriter, segment_name
-from plugin_core.observe import Observer
-from plugin_core.rundir import Heartbeat, RunDir
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.watchdog import Watch
+from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.runs.fence import CACHE_S, Fence
+from plugin_core.runs.journal import SEGMENT_BYTES, JournalReader, JournalWriter, segment_name
 from plugin_core.specs import Limits, TrainSpec
-from plugin_core.storage import Location
-from plugin_core.supervisor import Supervisor, prepare
-from plugin_core.testing import FakeCluster
-from plugin_core.watch import Watch
+from plugin_core.storage.location import Location
+from plugin_core.supervisor.observer import Observer
+from plugin_core.supervisor.supervisor import Supervisor, prepare
 
 DAY_S = 24 * 3600
 #: Seconds between two looks, heartbeats, flushes of the journal and looks at the fence, as a run has them.
@@ -135,7 +135,7 @@ def a_checkpoint(rundir: RunDir) -> Iterator[None]:
     from ray.train import Checkpoint
     from ray.train.v2._internal.execution.storage import StorageContext, delete_fs_path
 
-    from plugin_core.manifest import FOLDER
+    from plugin_core.storage.checkpoint_manifest import FOLDER
 
     fs = fenced_filesystem(rundir.uri, 1)
     parent, _, name = rundir.location.path.rpartition("/")
@@ -238,7 +238,7 @@ async def followed(uri: str, requests: Requests, steps: list[int], ranks: int, e
 def killed_upload(uri: str) -> None:
     place = Location.of(uri).child("killed")
     program = (
-        "import os, signal, time; from plugin_core.storage import Location\n"
+        "import os, signal, time; from plugin_core.storage.location import Location\n"
         f"place = Location.of({place.uri!r}).child('big')\n"
         "stream = place.fs.open_output_stream(place.path)\n"
         "for _ in range(4): stream.write(b'x' * (10 << 20))\n"

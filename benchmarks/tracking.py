@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from plugin_core import MLflow, RunConfig, ScalingConfig, TensorBoard, TrainSpec, run
-from plugin_core.journal import read_reports
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
 from tests.servers import embedded_head, mlflow_server
 
 

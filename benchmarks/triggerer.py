@@ -29,11 +29,11 @@ from typing import Any
 import psutil
 from aiohttp import web
 
-from plugin_core.clusters import RayCluster
-from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir
+from plugin_core.clusters.base import RayCluster
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import RunConfig, TrainSpec
-from plugin_core.supervisor import Event, Supervisor
+from plugin_core.specs.results import AnyResult
+from plugin_core.supervisor.supervisor import Event, Supervisor
 
 RUNS, NAIVE_RUNS = (100, 1000, 2000), 100
 NAIVE_POLL_S = 5.0

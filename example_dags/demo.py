@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider.testing import AirflowServer
-from plugin_core import CheckpointRef, local_head
-from plugin_core.rundir import RunDir
+from plugin_core import CheckpointRef
+from plugin_core.clusters import local_head
+from plugin_core.runs.directory import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path(os.environ.get("DEMO_FOLDER") or ROOT / ".demo")

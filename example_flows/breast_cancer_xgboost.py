@@ -21,8 +21,8 @@ from prefect import flow, task
 
 from example_flows.tables import write_tables
 from plugin_core import EvaluateSpec, RunConfig, ScalingConfig, Threshold, TrainSpec
-from plugin_core.results import EvaluationResult, TrainResult
-from plugin_core.storage import Location
+from plugin_core.specs.results import EvaluationResult, TrainResult
+from plugin_core.storage.location import Location
 from prefect_integration import evaluate, train
 
 LABEL = "target"

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from plugin_core.results import BatchInferResult, EvaluationResult, TrainResult
-from plugin_core.storage import Location
+from plugin_core.specs.results import BatchInferResult, EvaluationResult, TrainResult
+from plugin_core.storage.location import Location
 
 #: What an example keeps on this machine, when it is told nothing else.
 FOLDER = Path(".demo").absolute()

@@ -24,8 +24,8 @@ from prefect import flow, task
 
 from example_flows import digits_steps as steps
 from plugin_core import BatchInferSpec, EvaluateSpec, MLflow, RunConfig, ScalingConfig, Threshold, TrainSpec
-from plugin_core.results import BatchInferResult, EvaluationResult, TrainResult
-from plugin_core.storage import Location
+from plugin_core.specs.results import BatchInferResult, EvaluationResult, TrainResult
+from plugin_core.storage.location import Location
 from prefect_integration import batch_infer, evaluate, train
 
 make_data = task(steps.make_data)

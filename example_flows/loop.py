@@ -22,10 +22,19 @@ if __name__ == "__main__":
 from prefect import flow, task
 
 from example_flows import digits_steps as steps
-from plugin_core import BatchInferSpec, Evaluation, RetrainSpec, RunConfig, ScalingConfig, TrainSpec, TuneSpec
-from plugin_core.registry import default_registry
-from plugin_core.results import BatchInferResult, RetrainResult
-from plugin_core.storage import Location
+from plugin_core import (
+    BatchInferSpec,
+    Evaluation,
+    RetrainSpec,
+    RunConfig,
+    ScalingConfig,
+    TrainSpec,
+    TuneSpec,
+    best_train_spec,
+)
+from plugin_core.registry.api import default_registry
+from plugin_core.specs.results import BatchInferResult, RetrainResult
+from plugin_core.storage.location import Location
 from prefect_integration import batch_infer, retrain, tune
 
 make_data = task(steps.make_data)
@@ -58,7 +67,7 @@ def loop(storage: str = demo.STORAGE, month: str = "january") -> tuple[RetrainRe
         RetrainSpec(
             model="digits",
             registry=default_registry(storage),
-            train=found.best_train_spec(training(epochs=12, workers=2)),
+            train=best_train_spec(found, training(epochs=12, workers=2)),
             evaluate=Evaluation(
                 predictor=steps.Predictor,
                 task="classification",

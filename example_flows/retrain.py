@@ -25,8 +25,8 @@ from prefect.variables import Variable
 
 from example_flows import digits_steps as steps
 from plugin_core import EvaluateSpec, RunConfig, ScalingConfig, Threshold, TrainSpec
-from plugin_core.results import EvaluationResult
-from plugin_core.storage import Location, default_storage_path
+from plugin_core.specs.results import EvaluationResult
+from plugin_core.storage.location import Location, default_storage_path
 from prefect_integration import cancel_ray_jobs, evaluate, report_ray_jobs, train
 
 CHAMPION, CANDIDATE = "digits_champion", "digits_candidate"

@@ -14,7 +14,7 @@ def write_tables(folder: str, tables: Mapping[str, Any]) -> dict[str, str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from plugin_core.storage import Location
+    from plugin_core.storage.location import Location
 
     written = {}
     for name, table in tables.items():

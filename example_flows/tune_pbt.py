@@ -23,9 +23,9 @@ from prefect import flow, task
 
 from example_flows import digits_steps as steps
 from plugin_core import BatchInferSpec, EvaluateSpec, ModelVersion, RunConfig, TrainSpec, TuneSpec
-from plugin_core.registry import default_registry
-from plugin_core.results import BatchInferResult, EvaluationResult, TuneResult
-from plugin_core.storage import Location
+from plugin_core.registry.api import default_registry
+from plugin_core.specs.results import BatchInferResult, EvaluationResult, TuneResult
+from plugin_core.storage.location import Location
 from prefect_integration import batch_infer, evaluate, promote, tune
 
 make_data = task(steps.make_data)

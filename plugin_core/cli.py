@@ -21,9 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from plugin_core.clusters import Cluster, LocalCluster, RayCluster
-from plugin_core.display import plain
+from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
 from plugin_core.errors import RayTrainWorkflowsError, StepError
+from plugin_core.errors.plain_text import plain
 
 # locals may hold a token
 app = typer.Typer(
@@ -74,10 +74,10 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
 ) -> None:
     """Run a step to its result; called again under the same name, attach to it, resume it, or return its result."""
-    from plugin_core.rundir import RunDir, run_name
+    from plugin_core.runs.directory import RunDir, run_name
     from plugin_core.specs import load_spec
-    from plugin_core.supervisor import Event
-    from plugin_core.supervisor import run as run_spec
+    from plugin_core.supervisor.supervisor import Event
+    from plugin_core.supervisor.supervisor import run as run_spec
 
     spec = load_spec(spec_file)
     spec = spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage)
@@ -101,8 +101,8 @@ def run(
 @app.command()
 def status(run: Run) -> None:
     """What a run is doing, from its directory alone."""
-    from plugin_core.history import History
-    from plugin_core.rundir import RunDir
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.runs.history import History
 
     rundir = RunDir.at(run)
     record = rundir.read_record()
@@ -127,8 +127,8 @@ def status(run: Run) -> None:
 @app.command()
 def checkpoints(run: Run) -> None:
     """A run's checkpoints on storage, with the metrics of their reports."""
-    from plugin_core.retention import checkpoints as of_run
-    from plugin_core.rundir import RunDir
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.runs.retention import checkpoints as of_run
 
     rundir = RunDir.at(run)
     rundir.read_record()
@@ -149,9 +149,9 @@ def prune(
     """The checkpoints of old runs that nobody needs: never of a run that may live, never one that is pinned."""
     from datetime import timedelta
 
-    from plugin_core.retention import abort_uploads, prunable
-    from plugin_core.retention import prune as prune_one
-    from plugin_core.storage import Location
+    from plugin_core.runs.retention import abort_uploads, prunable
+    from plugin_core.runs.retention import prune as prune_one
+    from plugin_core.storage.location import Location
 
     place, age, count = Location.of(storage), timedelta(days=older_than_days), 0
     for rundir, name in prunable(place, age, also_results):
@@ -167,7 +167,7 @@ def prune(
 def result(run: Run) -> None:
     """The result of a finished run, as JSON."""
     from plugin_core.errors import SpecError
-    from plugin_core.rundir import RunDir
+    from plugin_core.runs.directory import RunDir
 
     rundir = RunDir.at(run)
     rundir.read_record()
@@ -181,7 +181,7 @@ def result(run: Run) -> None:
 def logs(run: Run, address: Address = None, token: Token = None) -> None:
     """The log of the run's newest job, as far as its cluster still has it."""
     from plugin_core.errors import SpecError
-    from plugin_core.rundir import RunDir
+    from plugin_core.runs.directory import RunDir
 
     rundir = RunDir.at(run)
     receipt = rundir.receipt(rundir.latest())
@@ -191,7 +191,7 @@ def logs(run: Run, address: Address = None, token: Token = None) -> None:
 
 
 async def _print_log(client: Any, submission_id: str) -> None:
-    from plugin_core.joblog import Text
+    from plugin_core.supervisor.job_log import Text
 
     job = await client.job(submission_id)
     if job is None or not job.node_id:
@@ -208,8 +208,8 @@ async def _print_log(client: Any, submission_id: str) -> None:
 @app.command()
 def cancel(run: Run, address: Address = None, token: Token = None) -> None:
     """Cancel a run and wait until its job is over; safe to repeat."""
-    from plugin_core.rundir import RunDir
-    from plugin_core.supervisor import acancel, run_sync
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.supervisor.supervisor import acancel, run_sync
 
     rundir = RunDir.at(run)
     rundir.read_record()
@@ -219,7 +219,7 @@ def cancel(run: Run, address: Address = None, token: Token = None) -> None:
 @app.command()
 def track(run: Run) -> None:
     """Log a finished run to the trackers of its spec once more: what they missed while they were away."""
-    from plugin_core.rundir import RunDir
+    from plugin_core.runs.directory import RunDir
     from plugin_core.tracking.replay import replay
 
     for uri, links in replay(RunDir.at(run)).items():
@@ -233,7 +233,7 @@ def doctor(
     storage: Annotated[str | None, typer.Option(help="storage path or URI to probe")] = None,
 ) -> None:
     """Check this environment, a storage and a cluster; says what is wrong and exits 2 when something is."""
-    from plugin_core.doctor import checks
+    from plugin_core.clusters.doctor import checks
 
     table, good = Table("check", "", "finding"), True
     for check in checks(_cluster(address, token), storage):
@@ -250,7 +250,7 @@ def start(
     idle_timeout_s: Annotated[float, typer.Option(help="stop after so long without a job")] = 300.0,
 ) -> None:
     """Start the embedded cluster, or say that it runs."""
-    from plugin_core import local_head
+    from plugin_core.clusters import local_head
 
     head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
     print(f"running at {head.address} with {head.num_cpus} CPUs (keeper {head.keeper_pid})")
@@ -259,7 +259,7 @@ def start(
 @cluster_app.command()
 def stop() -> None:
     """Stop the embedded cluster and every process of it."""
-    from plugin_core import local_head
+    from plugin_core.clusters import local_head
 
     print("stopped" if local_head.stop() else "not running")
 
@@ -267,7 +267,7 @@ def stop() -> None:
 @cluster_app.command("status")
 def cluster_status() -> None:
     """Whether the embedded cluster runs, and its jobs."""
-    from plugin_core import local_head
+    from plugin_core.clusters import local_head
 
     head = local_head.current()
     if head is None:

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
-from plugin_core.errors import SpecError
+from plugin_core.engine import SpecError
 
 #: Prefect sends a flow run's heartbeat every 30 s at the most (MINIMUM_HEARTBEAT_INTERVAL in its flow_engine.py); three
 #: missing ones are a death.

@@ -9,14 +9,18 @@ from prefect.blocks.core import Block
 from prefect.types import SecretDict
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 
-from plugin_core.clusters import Cluster, LocalCluster
-from plugin_core.clusters import RayCluster as CoreCluster
-from plugin_core.doctor import describe
-from plugin_core.errors import SpecError
-from plugin_core.kuberay import from_json
-from plugin_core.results import AnyResult
-from plugin_core.specs import StepSpec, as_spec
-from plugin_core.sync import run_sync
+from plugin_core.engine import (
+    AnyResult,
+    Cluster,
+    LocalCluster,
+    SpecError,
+    StepSpec,
+    as_spec,
+    describe_cluster,
+    kuberay_from_json,
+    run_sync,
+)
+from plugin_core.engine import RayCluster as CoreCluster
 from prefect_integration.step import Step
 
 _DOCUMENTATION = HttpUrl("https://docs.ray.io/en/latest/cluster/running-applications/job-submission/index.html")
@@ -90,7 +94,7 @@ class RayCluster(Block):
             "env_files": env_files,
         }
         if self.kuberay:
-            return from_json(self.kuberay, **common)
+            return kuberay_from_json(self.kuberay, **common)
         return CoreCluster(self.address or "", autoscaling=self.autoscaling, **common)
 
     def test(self) -> str:
@@ -99,7 +103,7 @@ class RayCluster(Block):
 
     async def atest(self) -> str:
         """`test`, for asynchronous code."""
-        return await describe(self.get_cluster())
+        return await describe_cluster(self.get_cluster())
 
 
 def _revealed(secret: SecretDict | None) -> dict[str, str]:

@@ -25,11 +25,7 @@ from prefect.client.schemas.filters import (
 )
 from prefect.logging.loggers import flow_run_logger
 
-from plugin_core.clusters import Cluster, find
-from plugin_core.errors import RayTrainWorkflowsError, SpecError
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import acancel
-from plugin_core.sync import run_sync
+from plugin_core.engine import Cluster, RayTrainWorkflowsError, RunDir, SpecError, acancel, find_cluster, run_sync
 from prefect_integration.visibility import STEP
 
 
@@ -47,7 +43,7 @@ class StepOfFlowRun:
             from prefect_integration.blocks import RayCluster as Block
 
             return Block.load(name).get_cluster()
-        return find(self.where)
+        return find_cluster(self.where)
 
 
 def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:

@@ -10,10 +10,7 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
 
-from plugin_core.errors import SpecError
-from plugin_core.record import fields_fingerprint, fingerprint, make_record
-from plugin_core.rundir import run_name
-from plugin_core.specs import StepSpec
+from plugin_core.engine import SpecError, StepSpec, fields_fingerprint, fingerprint, make_record, run_name
 
 SpecT = TypeVar("SpecT", bound=StepSpec)
 

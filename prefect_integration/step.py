@@ -19,14 +19,27 @@ from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.states import Cancelled
 from prefect.utilities.urls import url_for
 
-from plugin_core.clusters import Cluster, LocalCluster
-from plugin_core.errors import RayTrainWorkflowsError, SpecError, StepCancelledError, StepError
-from plugin_core.generations import newest
-from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir
-from plugin_core.specs import StepSpec, as_spec
-from plugin_core.supervisor import Event, Supervisor, acancel, prepare
-from plugin_core.sync import Threads, in_own_loop, in_thread, run_sync
+from plugin_core.engine import (
+    AnyResult,
+    Cluster,
+    Event,
+    LocalCluster,
+    RayTrainWorkflowsError,
+    RunDir,
+    SpecError,
+    StepCancelledError,
+    StepError,
+    StepSpec,
+    Supervisor,
+    Threads,
+    acancel,
+    as_spec,
+    in_own_loop,
+    in_thread,
+    newest_run,
+    prepare,
+    run_sync,
+)
 from prefect_integration.identity import Call, named
 from prefect_integration.visibility import Board, show_asset
 
@@ -119,7 +132,7 @@ class Step:
         call = self._call = await in_thread(Call.here)
         spec = self._spec = await in_thread(named, self._given, self._key, call)
         # an interrupt from here on has something to cancel
-        self._rundir = await Threads.of(RunDir.of(spec).uri)(newest, spec)
+        self._rundir = await Threads.of(RunDir.of(spec).uri)(newest_run, spec)
         self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell, current=self._rundir)
         self.logger.info("run directory: %s", self._rundir.uri)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""

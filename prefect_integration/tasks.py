@@ -17,17 +17,32 @@ from prefect.context import TaskRunContext
 from prefect.states import State
 from prefect.utilities.hashing import hash_objects
 
-from plugin_core import registry as registries
-from plugin_core.errors import RayTrainWorkflowsError
-from plugin_core.record import fingerprint, make_record
-from plugin_core.registry import CHAMPION, ModelVersion
-from plugin_core.results import AnyResult, BatchInferResult, EvaluationResult, RetrainResult, TrainResult, TuneResult
-from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, StepSpec, TrainSpec, TuneSpec, as_spec
+from plugin_core import engine
+from plugin_core.engine import (
+    CHAMPION,
+    AnyResult,
+    BatchInferResult,
+    BatchInferSpec,
+    EvaluateSpec,
+    EvaluationResult,
+    ModelVersion,
+    RayTrainWorkflowsError,
+    RetrainResult,
+    RetrainSpec,
+    StepSpec,
+    TrainResult,
+    TrainSpec,
+    TuneResult,
+    TuneSpec,
+    as_spec,
+    fingerprint,
+    make_record,
+)
 from prefect_integration.identity import Call, run_name_of
 from prefect_integration.step import Step
 
 if TYPE_CHECKING:
-    from plugin_core.clusters import Cluster
+    from plugin_core.engine import Cluster
     from prefect_integration.blocks import RayCluster
 
 #: What a task takes as its spec: the spec, a dict of its fields, or the path of a YAML or JSON file.
@@ -84,7 +99,7 @@ def evaluate(
 
 @task(name="tune", **_OPTIONS)
 def tune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
-    """Search for the best training; the result's `best_train_spec()` is what to train on with."""
+    """Search for the best training; `best_train_spec(result)` is the spec to go on training with."""
     return cast(TuneResult, _run(spec, TuneSpec, cluster, key))
 
 
@@ -152,14 +167,14 @@ def promote(
     force: bool = False,
 ) -> ModelVersion:
     """`plugin_core.promote`: let a model's alias stand for the result's checkpoint. A retry promotes once."""
-    return registries.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
+    return engine.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
 
 
 @task(name="rollback", **{**_MOVE, "retry_condition_fn": lambda *_: False})
 def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> ModelVersion:
     """`plugin_core.rollback`: let the alias stand for what it stood for before. Never retried, which would go further
     back."""
-    return registries.rollback(name, alias, registry=registry)
+    return engine.rollback(name, alias, registry=registry)
 
 
 def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:

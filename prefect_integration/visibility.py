@@ -18,16 +18,20 @@ from prefect.assets import Asset
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.context import AssetContext
 
-from plugin_core import references, report
-from plugin_core.display import markdown_text
-from plugin_core.follow import Event
-from plugin_core.history import History
-from plugin_core.progress import Reading
-from plugin_core.record import spec_datasets
-from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir
-from plugin_core.specs import StepSpec
-from plugin_core.sync import Threads
+from plugin_core.engine import (
+    AnyResult,
+    Event,
+    History,
+    Reading,
+    RunDir,
+    StepSpec,
+    Threads,
+    markdown_report,
+    markdown_text,
+    metric_rows,
+    safe_link,
+    spec_datasets,
+)
 
 #: The type of the artifact that says where a step of a flow run runs; `hooks` reads it.
 STEP = "ray-step"
@@ -80,7 +84,7 @@ class Board:
                 await artifact.acreate(client)
             self._linked = self._attempt
         for tracker in self._trackers.keys() - self._trackers_shown:
-            if link := references.link(self._trackers[tracker]):
+            if link := safe_link(self._trackers[tracker]):
                 key, text = f"{self._slug}-{tracker}", f"The step's run in {tracker}"
                 await LinkArtifact(key=key, link=link, link_text=markdown_text(tracker), description=text).acreate(client)
             self._trackers_shown.add(tracker)
@@ -104,9 +108,9 @@ class Board:
             if result is not None and self._progress_id is not None:
                 await self._show_progress(client, 100.0)
             if history.reports:
-                rows = report.metric_rows(history)
+                rows = metric_rows(history)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
-            page = await self._threads(report.markdown, self._rundir, result, history)
+            page = await self._threads(markdown_report, self._rundir, result, history)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core.keeper import free_ports
+from plugin_core.clusters.local_head_keeper import free_ports
 from tests.servers import environment, wait_for_port
 
 #: Where `make azurite` installs it.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from plugin_core import LocalCluster
-from plugin_core.local_head import Head
-from plugin_core.storage import be_patient
+from plugin_core.clusters.local_head import Head
+from plugin_core.storage.location import be_patient
 from tests.clouds import azurite, gcs_server
 from tests.heads import OwnHead
 from tests.servers import embedded_head, s3_server

@@ -94,7 +94,7 @@ def _lightgbm(config: dict[str, Any]) -> int:
     from sklearn.datasets import load_breast_cancer
 
     from example_flows.frameworks.data import split
-    from plugin_core.frameworks.lightgbm import get_model
+    from plugin_core.loops.lightgbm import get_model
 
     last = ray.train.get_all_reported_checkpoints()[-1].checkpoint
     tree = get_model(last).dump_model()["tree_info"][0]["tree_structure"]

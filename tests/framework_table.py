@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from example_flows.frameworks import NAMES, example
-from plugin_core.frameworks import FRAMEWORKS
-from plugin_core.packages import version
+from plugin_core.specs.extras import version
+from plugin_core.specs.frameworks import FRAMEWORKS
 
 PAGE = Path("docs/frameworks.md")
 #: What shows it.

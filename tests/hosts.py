@@ -14,7 +14,7 @@ from typing import Self
 import psutil
 
 from plugin_core import RayCluster
-from plugin_core.local_head import MARK, end_head
+from plugin_core.clusters.local_head import MARK, end_head
 from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 #: Ports may be the same on each host, as on real ones.

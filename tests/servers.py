@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from plugin_core import local_head
+from plugin_core.clusters import local_head
+from plugin_core.clusters.jobs_api import JobsClient
+from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import ClusterUnreachableError
-from plugin_core.jobs import JobsClient
-from plugin_core.keeper import free_ports
 
 #: What the S3 client in every process of a test needs; the server takes any key.
 S3_ENVIRONMENT = {

@@ -6,11 +6,11 @@ import time
 import pytest
 
 from plugin_core.errors import FencedError, StorageError
-from plugin_core.fence import Fence
-from plugin_core.journal import JournalReader, JournalWriter, read_reports
-from plugin_core.manifest import problem
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.runs.journal import JournalReader, JournalWriter, read_reports
+from plugin_core.storage.checkpoint_manifest import problem
+from plugin_core.storage.location import Location
 
 
 class StorageContract:

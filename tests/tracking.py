@@ -8,7 +8,7 @@ from typing import Any
 
 import mlflow
 
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
 
 
 def run_id_of(rundir: RunDir) -> str:

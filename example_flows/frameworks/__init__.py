@@ -12,7 +12,7 @@ import importlib
 from importlib.util import find_spec
 from typing import Any
 
-from plugin_core.frameworks import FRAMEWORKS
+from plugin_core.specs.frameworks import FRAMEWORKS
 
 NAMES = (
     "torch",

@@ -12,7 +12,7 @@ if __name__ == "__main__":
 from prefect import flow
 
 from example_flows.frameworks import confirmed, example, installed
-from plugin_core.results import TrainResult
+from plugin_core.specs.results import TrainResult
 from prefect_integration import train
 
 

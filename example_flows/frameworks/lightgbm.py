@@ -24,7 +24,7 @@ SPEC = TrainSpec(
 def evaluate(checkpoint: Any) -> dict[str, float]:
     from sklearn.metrics import log_loss
 
-    from plugin_core.frameworks.lightgbm import get_model
+    from plugin_core.loops.lightgbm import get_model
 
     frame = data.tumours("test").to_pandas()
     scores = get_model(checkpoint).predict(frame.drop(columns="target").to_numpy())

@@ -25,7 +25,7 @@ def evaluate(checkpoint: Any) -> dict[str, float]:
     import xgboost
     from sklearn.metrics import log_loss
 
-    from plugin_core.frameworks.xgboost import get_model
+    from plugin_core.loops.xgboost import get_model
 
     frame = data.tumours("test").to_pandas()
     scores = get_model(checkpoint).predict(xgboost.DMatrix(frame.drop(columns="target")))

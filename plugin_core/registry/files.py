@@ -15,9 +15,9 @@ from typing import TypeVar
 from typing_extensions import TypedDict
 
 from plugin_core.errors import AliasMovedError, StorageError
-from plugin_core.registry import ModelVersion
-from plugin_core.storage import Location, numbered
-from plugin_core.stored import parse
+from plugin_core.registry.base import ModelVersion
+from plugin_core.storage.location import Location, numbered
+from plugin_core.storage.stored_files import parse
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from plugin_core.errors import AliasMovedError, SpecError, StorageError
-from plugin_core.registry import ModelVersion
+from plugin_core.registry.base import ModelVersion
 
 #: Tags of a version: our own fields, and the version that the alias was at before.
 _TAG = "raytrain."

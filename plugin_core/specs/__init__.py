@@ -8,16 +8,16 @@ variable of the cluster instead.
 from __future__ import annotations
 
 from plugin_core.specs.batch_infer import BatchInferSpec as BatchInferSpec
-from plugin_core.specs.config import DEPARTURES as DEPARTURES
-from plugin_core.specs.config import SCHEMA as SCHEMA
-from plugin_core.specs.config import CheckpointConfig as CheckpointConfig
-from plugin_core.specs.config import DatasetConfig as DatasetConfig
-from plugin_core.specs.config import FailureConfig as FailureConfig
-from plugin_core.specs.config import Limits as Limits
-from plugin_core.specs.config import RunConfig as RunConfig
-from plugin_core.specs.config import ScalingConfig as ScalingConfig
-from plugin_core.specs.config import SplitConfig as SplitConfig
-from plugin_core.specs.config import StepSpec as StepSpec
+from plugin_core.specs.common import DEPARTURES as DEPARTURES
+from plugin_core.specs.common import SCHEMA as SCHEMA
+from plugin_core.specs.common import CheckpointConfig as CheckpointConfig
+from plugin_core.specs.common import DatasetConfig as DatasetConfig
+from plugin_core.specs.common import FailureConfig as FailureConfig
+from plugin_core.specs.common import Limits as Limits
+from plugin_core.specs.common import RunConfig as RunConfig
+from plugin_core.specs.common import ScalingConfig as ScalingConfig
+from plugin_core.specs.common import SplitConfig as SplitConfig
+from plugin_core.specs.common import StepSpec as StepSpec
 from plugin_core.specs.evaluate import Comparison as Comparison
 from plugin_core.specs.evaluate import EvaluateSpec as EvaluateSpec
 from plugin_core.specs.evaluate import Evaluation as Evaluation

@@ -6,9 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from plugin_core.results import CheckpointRef
-from plugin_core.specs.config import DatasetConfig, Framework, Function, Place, StepSpec
+from plugin_core.specs.common import DatasetConfig, Framework, Function, Place, StepSpec
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
+from plugin_core.specs.results import CheckpointRef
 
 
 class BatchInferSpec(StepSpec):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from plugin_core.model import Model
-from plugin_core.results import CheckpointRef, EvaluationRef
-from plugin_core.shown import shown
-from plugin_core.specs.config import DatasetConfig, Framework, Function, StepSpec
+from plugin_core.errors.shown import shown
+from plugin_core.specs.base import Model
+from plugin_core.specs.common import DatasetConfig, Framework, Function, StepSpec
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
-from plugin_core.verdict import KNOWN_MODES, check_gates
+from plugin_core.specs.results import CheckpointRef, EvaluationRef
 
 
 class Threshold(Model):
@@ -125,3 +126,40 @@ class EvaluateSpec(Evaluation):
         if self.compare_to is not None and not self.must_beat:
             raise ValueError("must_beat: missing; compare_to needs to know which metrics count")
         return self
+
+
+#: Whether more or less is better, for the built-in metrics.
+KNOWN_MODES = {
+    **dict.fromkeys(["accuracy", "balanced_accuracy", "precision", "recall", "f1", "f1_weighted", "mcc"], "max"),
+    **dict.fromkeys(["roc_auc", "average_precision", "r2"], "max"),
+    **dict.fromkeys(["log_loss", "brier", "mae", "mse", "rmse", "max_error"], "min"),
+}
+
+
+#: What the built-in metrics can be, from and to.
+RANGES = {
+    **dict.fromkeys(["accuracy", "balanced_accuracy", "precision", "recall", "f1", "f1_weighted"], (0.0, 1.0)),
+    **dict.fromkeys(["roc_auc", "average_precision", "brier"], (0.0, 1.0)),
+    **dict.fromkeys(["log_loss", "mae", "mse", "rmse", "max_error"], (0.0, math.inf)),
+    "mcc": (-1.0, 1.0),
+    "r2": (-math.inf, 1.0),
+}
+
+
+def check_gates(thresholds: Mapping[str, Threshold], must_beat: Mapping[str, Comparison]) -> None:
+    """Raise ValueError where a demand on a built-in metric is always met, or never."""
+    for name, bound in thresholds.items():
+        least, most = RANGES.get(name, (-math.inf, math.inf))
+        if bound.min is not None and not (least < bound.min <= most):
+            raise ValueError(f"thresholds.{name}.min: got {bound.min:g}; expected {_within(name)}")
+        if bound.max is not None and not (least <= bound.max < most):
+            raise ValueError(f"thresholds.{name}.max: got {bound.max:g}; expected {_within(name)}")
+    for name, comparison in must_beat.items():
+        least, most = RANGES.get(name, (-math.inf, math.inf))
+        if abs(comparison.tolerance) >= most - least:
+            raise ValueError(f"must_beat.{name}.tolerance: got {comparison.tolerance:g}; expected {_within(name)}")
+
+
+def _within(name: str) -> str:
+    least, most = RANGES[name]
+    return f"what {name}, which is from {least:g} to {most:g}, can fail and can pass"

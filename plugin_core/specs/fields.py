@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 
 from plugin_core.errors import SpecError
-from plugin_core.shown import shown
+from plugin_core.errors.shown import shown
 
 #: Processes that one step may start: more is a slip, and each costs memory in the driver.
 MAX_PROCESSES = 100_000

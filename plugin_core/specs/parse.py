@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plugin_core.errors import SpecError
-from plugin_core.shown import shown
+from plugin_core.errors.shown import shown
 from plugin_core.specs.batch_infer import BatchInferSpec
-from plugin_core.specs.config import StepSpec
+from plugin_core.specs.common import StepSpec
 from plugin_core.specs.evaluate import EvaluateSpec
 from plugin_core.specs.load import load_file
 from plugin_core.specs.retrain import RetrainSpec

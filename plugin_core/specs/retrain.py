@@ -6,15 +6,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from plugin_core.references import check_model_name
-from plugin_core.specs.config import StepSpec
+from plugin_core.specs.common import StepSpec
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.fields import Flag, Text
+from plugin_core.specs.references import check_model_name
 from plugin_core.specs.train import TrainSpec
 
 
 def _registry(uri: str | None) -> str | None:
-    from plugin_core.registry import check_registry
+    from plugin_core.specs.references import check_registry
 
     return check_registry(uri) if uri is not None else None
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from plugin_core.shown import shown
+from plugin_core.errors.shown import shown
 from plugin_core.specs.fields import inside, plain, readable
 
 #: What Linux allows for one variable, its name included (MAX_ARG_STRLEN).

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from plugin_core.model import Model
-from plugin_core.references import check_service
-from plugin_core.shown import shown
+from plugin_core.errors.shown import shown
+from plugin_core.specs.base import Model
 from plugin_core.specs.fields import Flag, Name, Names, Text
+from plugin_core.specs.references import check_service
 
 
 def _without_secret(uri: str | None) -> str | None:

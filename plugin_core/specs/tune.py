@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plugin_core.errors import SpecError
-from plugin_core.model import Model
-from plugin_core.specs.config import StepSpec
+from plugin_core.specs import search_space
+from plugin_core.specs.base import Model
+from plugin_core.specs.common import StepSpec
 from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
 from plugin_core.specs.train import TrainSpec
-from plugin_core.tuning import space
 
 #: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` know; "asha" is ours for
 #: "async_hyperband".
@@ -38,7 +38,7 @@ class _Named(Model):
             options = {name: item for name, item in value.items() if name not in ("type", "options")}
             given = value.get("options", {})
             if isinstance(given, dict):
-                return {"type": value["type"], "options": space.as_data({**given, **options})}
+                return {"type": value["type"], "options": search_space.as_data({**given, **options})}
         return value
 
 
@@ -89,19 +89,19 @@ class TuneSpec(StepSpec):
     def _plain_space(cls, value: Any) -> Any:
         if not isinstance(value, dict) or not isinstance(value.get("param_space"), dict):
             return value
-        return {**value, "param_space": space.as_data(value["param_space"])}
+        return {**value, "param_space": search_space.as_data(value["param_space"])}
 
     @model_validator(mode="after")
     def _space(self) -> Self:
-        space.check(self.param_space)
+        search_space.check(self.param_space)
         searcher = self.search_alg.type if self.search_alg else "random"
-        if searcher != "random" and space.grid_size(self.param_space) > 1:
+        if searcher != "random" and search_space.grid_size(self.param_space) > 1:
             raise ValueError(f"param_space: given a grid_search with search_alg {searcher!r}; accepted is it with 'random'")
         self._check_ends()
         return self
 
     def _check_ends(self) -> None:
-        for path, chosen in space.ends(self.param_space):
+        for path, chosen in search_space.ends(self.param_space):
             try:
                 self.trial_spec(chosen)
             except SpecError as exc:
@@ -109,9 +109,9 @@ class TuneSpec(StepSpec):
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with what a trial takes from the space. Raises SpecError where that is no training."""
-        return TrainSpec(**space.merged(self.train.model_dump(), chosen))
+        return TrainSpec(**search_space.merged(self.train.model_dump(), chosen))
 
     @property
     def trials(self) -> int:
         """How many trials there are to be."""
-        return self.num_samples * space.grid_size(self.param_space)
+        return self.num_samples * search_space.grid_size(self.param_space)

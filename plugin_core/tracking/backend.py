@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_core.jsonsafe import flat
+from plugin_core.specs.json_values import flat
 from plugin_core.specs.tracking import Tracker
 from plugin_core.tracking.subject import Subject
 

@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 from plugin_core.errors import FencedError, SpecError
-from plugin_core.journal import JournalReader, index_of
-from plugin_core.progress import is_number
-from plugin_core.results import AnyResult
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.specs.json_values import is_number
+from plugin_core.specs.results import AnyResult
 from plugin_core.tracking.backend import Backend, Entry, numbers
 
 #: Seconds between two looks at the journal; a tracker that failed is asked again after longer and longer.

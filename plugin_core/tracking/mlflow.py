@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from plugin_core.errors import SpecError
-from plugin_core.results import CheckpointRef
+from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.tracking import MLflow
-from plugin_core.storage import Location
+from plugin_core.storage.location import Location
 from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 
 #: How far the run is, as a tag: the index of the last report that it has.

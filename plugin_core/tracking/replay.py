@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from plugin_core.errors import SpecError
-from plugin_core.rundir import CHILDREN, RunDir
-from plugin_core.steps import StepContext
-from plugin_core.tracking import status_of, tracked
+from plugin_core.runs.context import StepContext
+from plugin_core.runs.directory import CHILDREN, RunDir
 from plugin_core.tracking.feed import final_metrics
+from plugin_core.tracking.session import status_of, tracked
 
 
 def replay(rundir: RunDir) -> dict[str, dict[str, str]]:

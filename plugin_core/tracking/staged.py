@@ -11,8 +11,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from plugin_core.changed_files import changed_files
-from plugin_core.fence import Fence
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.changed_files import changed_files
 from plugin_core.tracking.subject import Subject
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import StorageError
-from plugin_core.fingerprints import dataset_fingerprint, fingerprint_of_all
-from plugin_core.jsonsafe import flat
-from plugin_core.pins import home_of
-from plugin_core.rundir import RunDir
+from plugin_core.runs.dataset_fingerprint import dataset_fingerprint, fingerprint_of_all
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.pins import home_of
 from plugin_core.specs import StepSpec
-from plugin_core.stored import Object, parse
+from plugin_core.specs.json_values import flat
+from plugin_core.storage.stored_files import Object, parse
 
 if TYPE_CHECKING:
-    from plugin_core.steps import StepContext
+    from plugin_core.runs.context import StepContext
 
 #: Under `.step/`: which engine's task a run belongs to.
 ORIGIN = ("tracking", "origin.json")

@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 from plugin_core import RayCluster, load_spec, run
-from plugin_core.jobs import JobsClient
-from plugin_core.rundir import RunDir
+from plugin_core.clusters.jobs_api import JobsClient
+from plugin_core.runs.directory import RunDir
 
 
 def die() -> None:

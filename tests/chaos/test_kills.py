@@ -7,8 +7,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plugin_core import LocalCluster, ScalingConfig, local_head
-from plugin_core.local_head import Head
+from plugin_core import LocalCluster, ScalingConfig
+from plugin_core.clusters import local_head
+from plugin_core.clusters.local_head import Head
 from tests.chaos.tools import (
     EVERY,
     Running,

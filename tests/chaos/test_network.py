@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from plugin_core import RayCluster, ScalingConfig
-from plugin_core import jobs as jobs_client
-from plugin_core.display import plain
+from plugin_core.clusters import jobs_api
+from plugin_core.clusters.local_head import Head
 from plugin_core.errors import ClusterUnreachableError
-from plugin_core.local_head import Head
+from plugin_core.errors.plain_text import plain
 from tests.chaos.tools import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
 from tests.heads import OwnHead
 
@@ -24,7 +24,7 @@ def test_the_job_finishes_while_its_api_is_away(
     tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Away for longer than every time-out of the client; nothing is started again, and the result is returned."""
-    monkeypatch.setattr(jobs_client, "REQUEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
     one = ScalingConfig(num_workers=1)
@@ -66,7 +66,7 @@ def test_split_brain(
     frozen: str,
 ) -> None:
     """A cluster is cut off with its driver or controller stopped; the run goes on elsewhere; then they wake up."""
-    monkeypatch.setattr(jobs_client, "REQUEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
     cut_off = own_head(num_cpus=2)
     gate = proxy(cut_off.address)
     limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}

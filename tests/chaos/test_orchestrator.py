@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from plugin_core import ScalingConfig
-from plugin_core.local_head import Head
-from plugin_core.rundir import RunDir
-from plugin_core.testing import FakeCluster
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.local_head import Head
+from plugin_core.runs.directory import RunDir
 from tests.chaos.tools import (
     Trail,
     counting_drivers,

@@ -9,8 +9,8 @@ import mlflow
 import pytest
 
 from plugin_core import Comet, LocalCluster, MLflow, TensorBoard, WandB
-from plugin_core.keeper import free_ports
-from plugin_core.local_head import Head
+from plugin_core.clusters.local_head import Head
+from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.tracking.replay import replay
 from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
 from tests.servers import mlflow_server

@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 
 from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
-from plugin_core.local_head import MARK
-from plugin_core.rundir import RunDir
+from plugin_core.clusters.local_head import MARK
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
-from plugin_core.supervisor import Event
+from plugin_core.supervisor.supervisor import Event
 from tests.servers import variable_of
 
 EVERY = 3

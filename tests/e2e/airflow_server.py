@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from airflow_provider.testing import AirflowServer
-from plugin_core.local_head import Head
+from plugin_core.clusters.local_head import Head
 from tests.chaos.tools import Proxy
 from tests.servers import variable_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
-from plugin_core.local_head import Head
+from plugin_core.clusters.local_head import Head
 from tests.e2e.prefect_server import prefect_server
 
 if importlib.util.find_spec("airflow"):  # not in the environment of `make test-prefect-latest`

@@ -16,8 +16,8 @@ from pydantic import SecretStr
 from example_flows.tables import write_tables
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
-from plugin_core.storage import Location
-from plugin_core.supervisor import Supervisor
+from plugin_core.storage.location import Location
+from plugin_core.supervisor.supervisor import Supervisor
 from prefect_integration import (
     RayCluster,
     RayTrainJob,

@@ -25,8 +25,8 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.states import Cancelling
 
 from plugin_core import LocalCluster
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import run_sync
+from plugin_core.runs.directory import RunDir
+from plugin_core.supervisor.supervisor import run_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What a process that runs flows is told, beside the server's address: to look for work often.

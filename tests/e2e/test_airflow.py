@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider.testing import AirflowServer
 from plugin_core import LocalCluster
-from plugin_core.jobs import JobInfo
-from plugin_core.rundir import RunDir, run_name
+from plugin_core.clusters.jobs_api import JobInfo
+from plugin_core.runs.directory import RunDir, run_name
 from tests.chaos.tools import wait_until
 from tests.e2e.airflow_server import dag_of_the_docs
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.testing import AirflowServer
-from plugin_core.rundir import RunDir, run_name
+from plugin_core.runs.directory import RunDir, run_name
 from tests.chaos.tools import Proxy, Trail, nothing_left, wait_until
 
 STEPS = 6
@@ -358,7 +358,7 @@ def test_the_connections_test_button_says_what_it_found_or_what_is_wrong(airflow
         answer: dict[str, Any] = airflow.request("POST", "/connections/test", body)
         return answer
 
-    from plugin_core import local_head
+    from plugin_core.clusters import local_head
 
     head = local_head.current()
     assert head is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.testing import AirflowServer
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
 
 ROOT = Path(__file__).parents[2]
 SPEC = Path(__file__).parent / "same_spec.yaml"

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from airflow_provider.testing import AirflowServer
-from plugin_core.local_head import Head
-from plugin_core.rundir import RunDir
+from plugin_core.clusters.local_head import Head
+from plugin_core.runs.directory import RunDir
 from tests.canaries import CommandLines, canary, found_in, found_under
 from tests.canary_steps import BLOCK, evaluate_fields, infer_fields, train_fields
 from tests.chaos.tools import wait_until
@@ -100,7 +100,7 @@ class Place:
 
     def runs(self, named: str) -> list[RunDir]:
         """The runs on the storage whose name holds this."""
-        from plugin_core.storage import Location
+        from plugin_core.storage.location import Location
 
         place = Location.of(self.storage)
         return [RunDir(place.child(name)) for name in place.names() if named in name]

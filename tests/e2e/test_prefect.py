@@ -16,8 +16,8 @@ from prefect.events.schemas.events import ReceivedEvent
 from pydantic import SecretStr
 
 from plugin_core import BatchInferResult, EvaluationResult, TrainResult
-from plugin_core.local_head import Head
-from plugin_core.rundir import RunDir
+from plugin_core.clusters.local_head import Head
+from plugin_core.runs.directory import RunDir
 from prefect_integration import RayCluster, RayTrainJob
 from tests.e2e.prefect_flows import training
 from tests.e2e.prefect_runs import ROOT, Run, wait_until

@@ -8,11 +8,11 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter
 
-from plugin_core import Evaluation, ModelVersion, RetrainSpec, RunConfig, TrainSpec, TuneSpec, get_model
+from plugin_core import Evaluation, ModelVersion, RetrainSpec, RunConfig, TrainSpec, TuneSpec, best_train_spec, get_model
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import PromotionRefusedError
-from plugin_core.registry import open_registry
-from plugin_core.results import EvaluationResult, RetrainResult, RunRef, TuneResult
-from plugin_core.testing import FakeCluster
+from plugin_core.registry.api import open_registry
+from plugin_core.specs.results import EvaluationResult, RetrainResult, RunRef, TuneResult
 from prefect_integration import aretrain, atune, promote, retrain, rollback, tune
 from tests.steps_for_tests import counting_loop, evaluate
 
@@ -51,7 +51,7 @@ def test_tune_and_retrain_return_what_they_are_typed_to(tmp_path: Path) -> None:
 
         for found, outcome in (both(), asyncio.run(awaited())):
             assert (found.trials, found.metrics) == ({"finished": 2, "stopped": 0, "failed": 0}, {"loss": 0.5})
-            assert found.best_train_spec(search(tmp_path).train).train_loop_per_worker is counting_loop
+            assert best_train_spec(found, search(tmp_path).train).train_loop_per_worker is counting_loop
             assert (outcome.outcome, outcome.champion) == ("promoted", 1)
         assert cluster.submits == 4
 

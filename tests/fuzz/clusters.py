@@ -124,9 +124,9 @@ def _case(way: str, name: str, given: Given, call: Callable[[], Any]) -> Case:
 
 
 def _make(name: str, options: dict[str, Any]) -> None:
-    from plugin_core.clusters import LocalCluster, RayCluster
-    from plugin_core.kuberay import KubeRayCluster
-    from plugin_core.kuberay_settings import KubeRaySettings
+    from plugin_core.clusters.base import LocalCluster, RayCluster
+    from plugin_core.clusters.kuberay import KubeRayCluster
+    from plugin_core.clusters.kuberay_settings import KubeRaySettings
 
     kinds: dict[str, Any] = {cls.__name__: cls for cls in (LocalCluster, RayCluster, KubeRayCluster, KubeRaySettings)}
     made = kinds[name](**options)
@@ -136,8 +136,8 @@ def _make(name: str, options: dict[str, Any]) -> None:
 
 def _ask(address: str, verify: Any) -> None:
     """As far as a connection is opened; nobody answers there."""
+    from plugin_core.clusters.jobs_api import JobsClient
     from plugin_core.errors import ClusterUnreachableError
-    from plugin_core.jobs import JobsClient
 
     async def work() -> None:
         async with JobsClient("http://127.0.0.1:1" if "127" not in address else address, None, None, verify) as client:

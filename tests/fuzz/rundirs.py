@@ -229,7 +229,7 @@ def _head(command: str, content: bytes) -> None:
     before = os.environ.get("RAYTRAIN_HOME")
     os.environ["RAYTRAIN_HOME"] = folder
     try:
-        from plugin_core import local_head
+        from plugin_core.clusters import local_head
 
         state = local_head.state_dir() / "state.json"
         state.touch(mode=0o600)

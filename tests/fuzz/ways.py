@@ -92,7 +92,7 @@ def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
     from airflow_provider import operators
     from airflow_provider.base import as_airflow_errors
     from airflow_provider.hooks import Place
-    from plugin_core.clusters import LocalCluster
+    from plugin_core.clusters.base import LocalCluster
 
     task = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
     try:

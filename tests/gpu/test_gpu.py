@@ -11,8 +11,8 @@ import torch
 
 from example_flows.frameworks import example, installed
 from plugin_core import RunConfig, ScalingConfig, TorchConfig, TrainSpec, execute
-from plugin_core.journal import read_reports
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,9 +16,9 @@ import pytest
 
 from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, TrainSpec, run, save_preprocessor
 from plugin_core.errors import SpecError, UserCodeError
-from plugin_core.follow import Event
-from plugin_core.output import COMMIT
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.output_folder import COMMIT
+from plugin_core.supervisor.follower import Event
 from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.heads import Memory, OwnHead
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from plugin_core.local_head import Head
-from plugin_core.results import parse_result
+from plugin_core.clusters.local_head import Head
+from plugin_core.specs.results import parse_result
 from tests.chaos.tools import wait_until
 
 CODE = """

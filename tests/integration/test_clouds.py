@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import RunConfig, proof, run
-from plugin_core.storage import Location
-from plugin_core.testing import FakeCluster
+from plugin_core import RunConfig, run
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.storage import proof
+from plugin_core.storage.location import Location
 from tests.clouds import AZURE_VARIABLE
 from tests.integration.test_s3 import refused
 from tests.storage_contract import StorageContract

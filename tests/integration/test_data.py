@@ -13,11 +13,11 @@ import pytest
 import ray
 
 from plugin_core import DatasetConfig, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, execute
-from plugin_core.data import load
+from plugin_core.driver.datasets import load
 from plugin_core.errors import SpecError
-from plugin_core.journal import read_reports
-from plugin_core.rundir import RunDir
-from plugin_core.storage import be_patient
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
+from plugin_core.storage.location import be_patient
 
 
 @pytest.fixture(scope="module", autouse=True)

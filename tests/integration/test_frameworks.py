@@ -10,11 +10,11 @@ import ray
 
 from example_flows.frameworks import NAMES, example, installed
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, execute, run
+from plugin_core.driver.train.frameworks.world import WorldError
 from plugin_core.errors import SpecError, UserCodeError
-from plugin_core.frameworks.world import WorldError
-from plugin_core.journal import read_reports
-from plugin_core.results import TrainResult
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
+from plugin_core.specs.results import TrainResult
 from tests import framework_loops
 from tests.chaos.tools import Running, wait_until
 from tests.framework_table import INELASTIC
@@ -44,7 +44,7 @@ def spec_of(name: str, folder: Path, around: str, epochs: int) -> TrainSpec:
     loop, fields = spec.train_loop_per_worker, {}
     if name in TREES:
         # what the declaration makes of itself, so that a test's loop can be around it
-        loop = f"plugin_core.frameworks.{name}:declared_loop"
+        loop = f"plugin_core.driver.train.frameworks.build.{name}:declared_loop"
         config = {"params": {"seed": spec.seed, **spec.params}, "label_column": spec.label_column}
         config |= {"num_boost_round": epochs, "early_stopping_rounds": None, "checkpoint_frequency": 1}
         config |= {"datasets": ["train"]}
@@ -245,7 +245,7 @@ def test_keras_does_regression_too(tmp_path: Path, here: None) -> None:
 
 
 def test_frameworks_of_the_tests_are_all_there_are() -> None:
-    from plugin_core.frameworks import FRAMEWORKS
+    from plugin_core.specs.frameworks import FRAMEWORKS
 
     assert {example(name).SPEC.framework for name in NAMES} == set(FRAMEWORKS) - {"python"}
     assert set(framework_loops.SUMS) == set(FRAMEWORKS) - {"python"}

@@ -8,8 +8,8 @@ import pytest
 
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.errors import SpecError
-from plugin_core.journal import read_reports
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
 from tests.chaos.tools import Running, wait_until
 from tests.hosts import Hosts, available
 from tests.servers import s3_server

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from plugin_core import LocalCluster
-from plugin_core.joblog import SHOWN, JobLog
+from plugin_core.supervisor.job_log import SHOWN, JobLog
 
 #: Lines of 100 bytes, then some that no terminal should get, and a last one without its end.
 JOB = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plugin_core import KubeRayCluster, KubeRaySettings, run
-from plugin_core.local_head import Head
+from plugin_core.clusters.local_head import Head
 from tests.chaos.tools import Trail, spec_at
 from tests.fake_kubernetes import FakeKubernetes
 

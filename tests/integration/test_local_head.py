@@ -10,14 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plugin_core import local_head
-from plugin_core.local_head import Head
+from plugin_core.clusters import local_head
+from plugin_core.clusters.local_head import Head
 from tests.namespaces import needs_namespaces, on_host, with_clock_set_by
 from tests.servers import alive
 
 
 def test_it_is_shared_between_processes(head: Head) -> None:
-    code = "from plugin_core import local_head; print(local_head.ensure().mark)"
+    code = "from plugin_core.clusters import local_head; print(local_head.ensure().mark)"
     found = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert {process.communicate()[0].strip() for process in found} == {head.mark}
 
@@ -61,7 +61,7 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
 @needs_namespaces
 @pytest.mark.parametrize("step_s", [3600, -3600])
 def test_a_clock_that_was_set_by_an_hour_leaves_a_live_head_alone(head: Head, tmp_path: Path, step_s: int) -> None:
-    code = "import psutil; from plugin_core import local_head; print(psutil.boot_time(), local_head.ensure().mark)"
+    code = "import psutil; from plugin_core.clusters import local_head; print(psutil.boot_time(), local_head.ensure().mark)"
     command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
     booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert abs(float(booted) - psutil.boot_time() - step_s) < 60, "this process saw the step"
@@ -87,7 +87,7 @@ def test_two_hosts_that_share_a_home_have_a_head_each_and_leave_the_others_alone
     ours = local_head.ensure(num_cpus=1)
 
     def there(code: str) -> list[str]:
-        command = on_host("other", [sys.executable, "-c", f"from plugin_core import local_head as h; {code}"])
+        command = on_host("other", [sys.executable, "-c", f"from plugin_core.clusters import local_head as h; {code}"])
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     try:

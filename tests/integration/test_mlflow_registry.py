@@ -7,8 +7,8 @@ import pytest
 
 from plugin_core import get_model, promote, rollback
 from plugin_core.errors import AliasMovedError, SpecError, StorageError
-from plugin_core.registry import open_registry
-from plugin_core.storage import Location
+from plugin_core.registry.api import open_registry
+from plugin_core.storage.location import Location
 from tests.servers import mlflow_server
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec, run
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
 
 ODD = 'it\'s "a" $HOME `id` #1? &;|<>*()[]{}~!%20\\ ü 漢 ' + "n" * 140
 #: The same on an object store, where `?` begins the options of a URI, and `#` is written %23.

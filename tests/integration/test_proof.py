@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import RunConfig, doctor, proof, run
+from plugin_core import RunConfig, run
+from plugin_core.clusters import doctor
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
-from plugin_core.storage import Location
-from plugin_core.testing import FakeCluster
+from plugin_core.storage import proof
+from plugin_core.storage.location import Location
 from tests.clouds import gcs_server
 from tests.forgetful_s3 import in_front_of
 from tests.integration.test_s3 import by_s3fs

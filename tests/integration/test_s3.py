@@ -9,9 +9,9 @@ import boto3
 import pytest
 
 from plugin_core import RunConfig, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError, StorageError
-from plugin_core.storage import Location
-from plugin_core.testing import FakeCluster
+from plugin_core.storage.location import Location
 from tests.servers import s3_server
 from tests.storage_contract import StorageContract
 from tests.unit.fake_steps import spec_at

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from plugin_core import DatasetConfig, RayCluster, RunConfig, TrainSpec, run
+from plugin_core.clusters.jobs_api import ApiError, JobsClient
+from plugin_core.clusters.local_head import Head
+from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.errors import ClusterUnreachableError, StepCancelledError, UserCodeError
-from plugin_core.jobs import ApiError, JobsClient
-from plugin_core.local_head import Head
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import acancel, run_sync
-from plugin_core.takeover import VARIABLE
+from plugin_core.runs.directory import RunDir
+from plugin_core.supervisor.supervisor import acancel, run_sync
 from tests.canaries import CommandLines, canary, found_in, found_under
 from tests.chaos.tools import wait_until
 
@@ -188,4 +188,4 @@ def test_nothing_handed_over_outlives_a_job_that_is_stopped(tmp_path: Path, head
 
 def _drives(process: psutil.Process, uri: str) -> bool:
     command = process.info["cmdline"] or []
-    return "plugin_core.driver" in command and uri in command
+    return "plugin_core.driver.attempt" in command and uri in command

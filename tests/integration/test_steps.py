@@ -24,13 +24,13 @@ from plugin_core import (
     TrainSpec,
     run,
 )
+from plugin_core.clusters.local_head import Head
 from plugin_core.errors import ClusterRefusedError, InfeasibleError, SpecChangedError, StepCancelledError, UserCodeError
-from plugin_core.journal import read_reports
-from plugin_core.local_head import Head
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
 from plugin_core.specs import CheckpointConfig, FailureConfig
-from plugin_core.storage import Location
-from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
+from plugin_core.storage.location import Location
+from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
 from tests import steps_for_tests
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.counting_s3 import Requests, counting_s3
 from benchmarks.storage import a_checkpoint
-from plugin_core.fence import Fence
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.location import Location
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_look_at_the_fence_is_one_request(root: Location, asked: Asked) -> Non
 def test_what_a_killed_upload_left_is_aborted(root: Location) -> None:
     upload = f"""
         import os, signal, time
-        from plugin_core.storage import Location
+        from plugin_core.storage.location import Location
         place = Location.of({root.uri!r}).child("run", "big")
         stream = place.fs.open_output_stream(place.path)
         for _ in range(4):

@@ -11,9 +11,9 @@ import mlflow
 import pytest
 
 from plugin_core import Comet, MLflow, RunConfig, RunRef, TensorBoard, TrainResult, TrainSpec, WandB
+from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import InfrastructureError, SpecError
-from plugin_core.keeper import free_ports
-from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.tracking.replay import replay
 from tests.servers import mlflow_server
 from tests.steps_for_tests import counting_loop

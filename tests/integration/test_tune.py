@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, run
+from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, best_train_spec, run
 from plugin_core.errors import SpecError, UserCodeError
-from plugin_core.journal import read_reports
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import read_reports
 from tests.chaos.tools import Running, drivers, kill, wait_until
 from tests.steps_for_tests import restore, save
 
@@ -66,7 +66,7 @@ def test_the_best_trial_is_found_and_its_checkpoint_with_it(cluster: LocalCluste
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 0}
     assert result.best_config == {"train_loop_config": {"step": 2}}
     assert {step: row["value"] for step, row in table(result).items()} == {1: 3.0, 2: 6.0}
-    best = result.best_train_spec(given.train)
+    best = best_train_spec(result, given.train)
     assert best.train_loop_config["step"] == 2
     with result.checkpoint.as_directory() as folder:
         assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0

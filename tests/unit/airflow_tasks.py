@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider.operators import RayTrainOperator
-from plugin_core.testing import FakeCluster
+from plugin_core.clusters.fake import FakeCluster
 
 TOKEN = "a-very-secret-token"
 

@@ -10,8 +10,8 @@ pytest.importorskip("airflow")
 
 from airflow_provider.hooks import RayJobsHook
 from plugin_core import KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
-from plugin_core.testing import FakeCluster
 from tests.unit.airflow_tasks import TOKEN
 from tests.unit.airflow_tasks import fake as fake
 

@@ -37,9 +37,9 @@ from airflow_provider.operators import (
     RayTuneOperator,
 )
 from plugin_core import CheckpointRef, Evaluation, TrainSpec
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
 from plugin_core.specs import StepSpec
-from plugin_core.testing import FakeCluster
 from tests.unit.airflow_tasks import TOKEN, loop, task_instance, train_operator
 from tests.unit.airflow_tasks import fake as fake
 

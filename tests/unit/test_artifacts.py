@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from plugin_core import artifact_directory
-from plugin_core.artifacts import Artifacts
 from plugin_core.errors import FencedError
-from plugin_core.rundir import RunDir
+from plugin_core.loops.artifacts import Artifacts
+from plugin_core.runs.directory import RunDir
 
 
 @pytest.fixture

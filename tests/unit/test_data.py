@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from plugin_core import DatasetConfig, EvaluateSpec, ScalingConfig
-from plugin_core.data import check_functions_and_data, in_part
+from plugin_core.driver.datasets import in_part
 from plugin_core.errors import SpecError
-from plugin_core.fingerprints import dataset_fingerprint
+from plugin_core.runs.dataset_fingerprint import dataset_fingerprint
 from plugin_core.specs import SplitConfig
+from plugin_core.supervisor.preflight import check_functions_and_data
 from tests.unit.fake_steps import spec_at
 
 ROWS = [{"id": number, "name": f"n{number}", "pixels": np.full(4, number, dtype=np.float32)} for number in range(2000)]
@@ -152,8 +153,8 @@ class TestRefusedBeforeASubmit:
     ],
 )
 def test_a_score_that_is_never_or_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:
-    from plugin_core.history import History
-    from plugin_core.steps.train import _score_warnings
+    from plugin_core.driver.train.step import _score_warnings
+    from plugin_core.runs.history import History
 
     reports = [{"report": number, "metrics": each, "checkpoint": "c"} for number, each in enumerate(metrics)]
     score = "val/acc" if words == ["val/acc"] else "acc"

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from plugin_core.decide import Action, Do, Job, Observed, decide
 from plugin_core.errors import EXIT_NOT_SHARED, TERMINATED
-from plugin_core.rundir import AttemptEnd
+from plugin_core.runs.directory import AttemptEnd
+from plugin_core.supervisor.decide import Action, Do, Job, Observed, decide
 
 USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …")
 LOST = AttemptEnd("infrastructure", "a node died")

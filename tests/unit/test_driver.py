@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from plugin_core import driver, watch
+from plugin_core.driver import attempt as driver
+from plugin_core.driver import watchdog
 from plugin_core.errors import (
     EXIT_NOT_SHARED,
     TERMINATED,
@@ -21,9 +22,11 @@ from plugin_core.errors import (
     StepTimeoutError,
     StorageError,
 )
-from plugin_core.rundir import AttemptEnd, Heartbeat, RunDir
-from plugin_core.specs import Limits
-from plugin_core.storage import Location
+from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
+from plugin_core.specs import Limits, RunConfig, TrainSpec
+from plugin_core.storage.location import Location
+
+LOOP = "tests.steps_for_tests:counting_loop"
 
 
 class Watched:
@@ -34,7 +37,7 @@ class Watched:
         self.rundir.claim(attempt, "address", "incarnation")
         self.stopped: list[RayTrainWorkflowsError] = []
         self.called = threading.Event()
-        self.watch = watch.Watch(self.rundir, attempt, Limits(**limits), self._stop, signals)
+        self.watch = watchdog.Watch(self.rundir, attempt, Limits(**limits), self._stop, signals)
 
     def _stop(self, error: RayTrainWorkflowsError) -> None:
         self.stopped.append(error)
@@ -43,7 +46,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "BEAT_S", 0.02)
+    monkeypatch.setattr(watchdog, "BEAT_S", 0.02)
 
 
 def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
@@ -145,6 +148,24 @@ def test_a_driver_of_another_submission_of_the_attempt_does_not_run(tmp_path: Pa
     assert watched.rundir.heartbeat(1) is None
 
 
+def test_the_copies_of_the_users_modules_are_on_the_path_for_the_attempt_alone(tmp_path: Path) -> None:
+    """Left there, they hid the user's own package from every later step of the process, with all that is new in it."""
+    run_config = RunConfig(name="run", storage_path=str(tmp_path))
+    rundir = RunDir.of(spec := TrainSpec(framework="python", train_loop_per_worker=LOOP, run_config=run_config))
+    rundir.write_spec(spec)
+    rundir.claim(1, "address", "incarnation")
+    during: list[str] = []
+
+    def connect(runtime_env: dict[str, Any]) -> None:
+        during.extend(entry for entry in sys.path if Path(entry, "tests", "steps_for_tests.py").is_file())
+        raise InfrastructureError("no Ray here")
+
+    with pytest.raises(InfrastructureError, match="no Ray here"):
+        driver.run_attempt(rundir, 1, connect, lambda error, elapsed_s: None)
+    assert len(during) == 2, "the copy, and what was copied"
+    assert during[0] not in sys.path
+
+
 def test_a_sigterm_stops_the_driver_at_once_and_is_recorded_as_what_it_is(tmp_path: Path) -> None:
     readable, writable = os.pipe()
     watched = Watched(tmp_path, signals=readable)
@@ -164,7 +185,8 @@ def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
 
 
 def test_a_process_that_hangs_at_its_exit_says_where_and_ends_itself() -> None:
-    code = "import atexit, time; from plugin_core import driver; driver.EXIT_S = 0.5; atexit.register(time.sleep, 3600)"
+    code = "import atexit, time; from plugin_core.driver import attempt as driver; driver.EXIT_S = 0.5"
+    code += "; atexit.register(time.sleep, 3600)"
     done = subprocess.run([sys.executable, "-c", f"{code}; driver.leave(0)"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     assert "Timeout" in done.stderr

@@ -12,8 +12,7 @@ from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 
 from plugin_core.errors import FencedError, InfrastructureError, StepTimeoutError, StorageFullError, UserCodeError
-from plugin_core.failures import _CreationError, _is_infrastructure, classify
-from plugin_core.steps.worker import TRACEBACK
+from plugin_core.errors.classify import TRACEBACK, _CreationError, _is_infrastructure, classify
 
 PEER = RuntimeError("[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1: Connection reset by peer")
 LOST = ActorDiedError()

@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow.fs
 import pytest
 
-from plugin_core import fence
+from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
 from plugin_core.errors import FencedError
-from plugin_core.fenced_fs import SNAPSHOT, fenced_filesystem
-from plugin_core.rundir import RunDir
+from plugin_core.runs import fence
+from plugin_core.runs.directory import RunDir
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import RunRef, TrainResult, ending, run
+from plugin_core import RunRef, TrainResult, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import UserCodeError
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import Event, Supervisor, prepare, run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.runs.directory import RunDir
+from plugin_core.supervisor import ending
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.unit.fake_steps import spec_at
 
 

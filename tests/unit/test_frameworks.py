@@ -11,11 +11,13 @@ import pytest
 import ray.train
 
 from plugin_core import TrainSpec, parse_spec
+from plugin_core.driver.train.frameworks import trees, world
+from plugin_core.driver.train.frameworks.build import require_packages, worker_environment
 from plugin_core.errors import SpecError, UserCodeError
-from plugin_core.failures import classify
-from plugin_core.frameworks import FRAMEWORKS, require_packages, trees, worker_environment, world
-from plugin_core.packages import require
-from plugin_core.record import changed_fields, make_record
+from plugin_core.errors.classify import classify
+from plugin_core.runs.spec_record import changed_fields, make_record
+from plugin_core.specs.extras import require
+from plugin_core.specs.frameworks import FRAMEWORKS
 
 LOOP = "tests.steps_for_tests:counting_loop"
 DATA = {"train": "train.parquet"}

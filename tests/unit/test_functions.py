@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from plugin_core import functions, sources
 from plugin_core.errors import PayloadError
+from plugin_core.specs import functions, sources
 
 
 def module(folder: Path, source: str, name: str = "steps") -> dict[str, Any]:
@@ -59,7 +59,7 @@ def test_a_digest_does_not_change_with_comments_place_and_other_functions(tmp_pa
 
 def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
     digest = digest_of(tmp_path, LOOP)
-    code = "from plugin_core.sources import code_digest; import steps; print(code_digest(steps.loop))"
+    code = "from plugin_core.specs.sources import code_digest; import steps; print(code_digest(steps.loop))"
     found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == digest
 
@@ -88,7 +88,7 @@ def test_a_by_value_function_needs_no_module_of_its_own_on_the_other_side(tmp_pa
     loop = module(tmp_path, LOOP, name="only_here")["loop"]
     (tmp_path / "payload").write_bytes(functions.pickle_functions({"train_loop_per_worker": loop}))
     code = (
-        "import sys; from plugin_core.functions import unpickle_functions as u;"
+        "import sys; from plugin_core.specs.functions import unpickle_functions as u;"
         "fn = u(open(sys.argv[1], 'rb').read())['train_loop_per_worker']; print(fn({'x': 4}))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "payload")]
@@ -166,7 +166,7 @@ def test_steps_in_threads_pickle_their_functions_at_the_same_time() -> None:
     """cloudpickle's list of modules by value is one for the process: a thread must not take another's away."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from plugin_core.functions import pickle_functions
+    from plugin_core.specs.functions import pickle_functions
     from tests.steps_for_tests import counting_loop
 
     before = sys.getswitchinterval()

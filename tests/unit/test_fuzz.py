@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plugin_core.model import Model
 from plugin_core.specs import parse_spec
+from plugin_core.specs.base import Model
 from tests.fuzz import specs
 from tests.fuzz.case import Case, Refused
 from tests.fuzz.cases import all_cases

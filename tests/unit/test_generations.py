@@ -9,9 +9,9 @@ import pytest
 
 from plugin_core import RunConfig, TrainSpec
 from plugin_core.errors import SpecChangedError, SpecError
-from plugin_core.generations import lay_down, newest
-from plugin_core.results import RunRef, TrainResult
-from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.specs.results import RunRef, TrainResult
+from plugin_core.supervisor.generations import lay_down, newest_run
 
 
 def loop(config: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ def test_a_person_who_asks_again_before_the_result_goes_on_with_the_run(tmp_path
     first, _ = lay_down(spec_of(tmp_path), "monday#0")
     first.claim(1, "http://x", "s")
     assert lay_down(spec_of(tmp_path), "monday#1")[0].uri == first.uri
-    assert newest(spec_of(tmp_path)).uri == first.uri
+    assert newest_run(spec_of(tmp_path)).uri == first.uri
 
 
 def test_another_spec_is_refused_to_a_retry_and_is_a_new_generation_for_a_person(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_newest_of_300_generations_is_found_with_few_reads(tmp_path: Path, m
             if not place.exists():
                 place.write(record)
         reads = 0
-        assert newest(spec).generation == count
+        assert newest_run(spec).generation == count
         assert reads <= most
 
 
@@ -148,7 +148,7 @@ def test_a_users_run_whose_name_ends_like_a_generation_is_none_and_is_not_overwr
     kept = (tmp_path / "run.g2/.step/spec.json").read_bytes()
     first, _ = lay_down(spec_of(tmp_path), "monday#0")
     finish(first)
-    assert newest(spec_of(tmp_path)).uri == first.uri
+    assert newest_run(spec_of(tmp_path)).uri == first.uri
     first.deliver("monday#0")
     with pytest.raises(SpecError, match=r"run_config.name: got 'run', whose generation 2 would be .*, which is another"):
         lay_down(spec_of(tmp_path), "monday#1")

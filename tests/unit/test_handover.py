@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from plugin_core import RayCluster, RunConfig, TrainSpec, TuneSpec, run, takeover
-from plugin_core.decide import Do, Job, Observed, decide
+from plugin_core import RayCluster, RunConfig, TrainSpec, TuneSpec, run
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.handover import check
+from plugin_core.clusters.kuberay import kuberay_from_json
+from plugin_core.clusters.secrets import VARIABLE, Secrets
+from plugin_core.driver import takeover
 from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError
-from plugin_core.follow import Event
-from plugin_core.handover import check
-from plugin_core.kuberay import from_json
-from plugin_core.supervisor import JOB_VARIABLES, Supervisor, prepare, run_sync
-from plugin_core.takeover import VARIABLE, Secrets
-from plugin_core.testing import FakeCluster
+from plugin_core.supervisor.decide import Do, Job, Observed, decide
+from plugin_core.supervisor.follower import Event
+from plugin_core.supervisor.supervisor import JOB_VARIABLES, Supervisor, prepare, run_sync
 from plugin_core.tracking.subject import _params
 from tests.unit.fake_steps import spec_at
 
@@ -30,7 +31,7 @@ FILES = {"DATABRICKS_CONFIG_FILE": "token = hunter2"}
 class TestFiles:
     PROGRAM = """
 import os, stat, subprocess, sys
-from plugin_core import env_files
+from plugin_core.clusters import env_files
 env_files.install({"DATABRICKS_CONFIG_FILE": "token = hünter2"})
 path = os.environ["DATABRICKS_CONFIG_FILE"]
 print(path, oct(stat.S_IMODE(os.stat(path).st_mode)), open(path, encoding="utf-8").read(), sep="|", flush=True)
@@ -179,7 +180,7 @@ def test_a_wrong_spec_tells_no_secret_that_stands_in_it(data: dict[str, Any]) ->
 @pytest.mark.parametrize("given", [{"tokn": "hunter2"}, {"settings": {"image": "x", "env": "hunter2"}}])
 def test_an_unknown_field_of_a_cluster_on_kubernetes_is_told_without_its_value(given: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="unknown field") as caught:
-        from_json({"name": "train", **given}, env_vars={"A": "hunter2"}, headers={"B": "hunter2"})
+        kuberay_from_json({"name": "train", **given}, env_vars={"A": "hunter2"}, headers={"B": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 

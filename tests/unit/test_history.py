@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from plugin_core.history import ROWS, History
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import ROWS, History
 
 
 def entries(count: int, **more: Any) -> Iterator[dict[str, Any]]:

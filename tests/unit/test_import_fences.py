@@ -36,7 +36,7 @@ def test_the_core_imports_no_adapter_and_no_adapter_the_other_or_ray(package: st
 
 
 @pytest.mark.parametrize(
-    "module", ["plugin_core", "plugin_core.supervisor", "airflow_provider.operators", "prefect_integration"]
+    "module", ["plugin_core", "plugin_core.supervisor.supervisor", "airflow_provider.operators", "prefect_integration"]
 )
 def test_importing_what_an_engine_parses_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"
@@ -59,6 +59,6 @@ def test_the_public_names_of_the_core_exist() -> None:
 
 
 def test_windows_is_told_in_one_sentence_where_the_product_runs() -> None:
-    code = "import sys; sys.platform = 'win32'; import plugin_core.supervisor"
+    code = "import sys; sys.platform = 'win32'; import plugin_core.supervisor.supervisor"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stderr.strip()
     assert said.splitlines()[-1] == "ImportError: ray-train-workflows runs under Linux and macOS; on Windows run it in WSL"

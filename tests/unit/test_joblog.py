@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from plugin_core import joblog
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.jobs_api import JobInfo
 from plugin_core.errors import ClusterUnreachableError
-from plugin_core.joblog import PIECE_CHARS, PIECE_LINES, JobLog, Text, pieces
-from plugin_core.jobs import JobInfo
-from plugin_core.supervisor import run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.supervisor import job_log
+from plugin_core.supervisor.job_log import PIECE_CHARS, PIECE_LINES, JobLog, Text, pieces
+from plugin_core.supervisor.supervisor import run_sync
 
 JOB = JobInfo("job", "RUNNING", node_id="node")
 
@@ -20,7 +20,7 @@ JOB = JobInfo("job", "RUNNING", node_id="node")
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that a test reaches quickly."""
     for name, value in {"SHOWN": 20_000, "SHORT": 2_000, "ANCHOR": 200, "WINDOW": 800, "LINES": 20, "PAUSE": 0.0}.items():
-        monkeypatch.setattr(joblog, name, value)
+        monkeypatch.setattr(job_log, name, value)
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ def test_a_growing_log_is_told_line_by_line_and_once_it_is_long_only_its_end_is_
         cluster.log += lines(10, number)
         told += read(cluster, log)
     assert told == cluster.log
-    assert log.position == len(cluster.log) > 10 * joblog.SHORT
-    assert max(cluster.sent[-50:]) < 2 * joblog.SHORT
+    assert log.position == len(cluster.log) > 10 * job_log.SHORT
+    assert max(cluster.sent[-50:]) < 2 * job_log.SHORT
 
 
 def test_more_than_the_last_lines_hold_is_found_by_asking_for_more(cluster: Counting) -> None:
@@ -123,12 +123,12 @@ def test_of_a_log_that_is_too_long_the_beginning_and_the_end_are_shown_and_it_go
     log = JobLog("job")
     cluster.log = lines(20_000)
     told = read(cluster, log)
-    assert len(told) < joblog.SHOWN + 200
+    assert len(told) < job_log.SHOWN + 200
     head, note, tail = told.partition("… 0.5 MB of the log not shown; `ray job logs job` has all\n")
     assert note
     assert cluster.log.startswith(head)
     assert cluster.log.endswith(tail)
-    assert min(len(head), len(tail)) > joblog.SHOWN / 4
+    assert min(len(head), len(tail)) > job_log.SHOWN / 4
     assert log.position == len(cluster.log)
     cluster.log += lines(5, 20_000)
     assert read(cluster, log) == lines(5, 20_000)
@@ -182,7 +182,7 @@ def test_the_last_line_counts_without_its_end_when_the_job_is_over(cluster: Coun
 def test_a_log_for_which_there_is_no_time_is_shown_as_far_as_it_came_and_with_its_end(
     cluster: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joblog, "FINAL_S", 0.0)
+    monkeypatch.setattr(job_log, "FINAL_S", 0.0)
     cluster.log = lines(5000)
     log = JobLog("job")
     told = read(cluster, log, final=True)
@@ -193,9 +193,9 @@ def test_a_log_for_which_there_is_no_time_is_shown_as_far_as_it_came_and_with_it
 
 def test_a_look_that_is_over_leaves_the_rest_to_the_next(cluster: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
-    monkeypatch.setattr(joblog.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(joblog, "LOOK_S", 4)
-    monkeypatch.setattr(joblog, "SHOWN", 10**7)
+    monkeypatch.setattr(job_log.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(job_log, "LOOK_S", 4)
+    monkeypatch.setattr(job_log, "SHOWN", 10**7)
     cluster.log = lines(50_000)
     log = JobLog("job")
 

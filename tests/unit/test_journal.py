@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import journal
 from plugin_core.errors import StorageError
-from plugin_core.journal import JournalReader, JournalWriter, iter_reports, segment_name
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
+from plugin_core.runs import journal
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalReader, JournalWriter, iter_reports, segment_name
+from plugin_core.storage.location import Location
 
 
 def test_every_entry_is_read_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from plugin_core import KubeRayCluster, KubeRaySettings, clusters, kuberay, run
-from plugin_core.doctor import describe
+from plugin_core import KubeRayCluster, KubeRaySettings, run
+from plugin_core.clusters import base, kuberay
+from plugin_core.clusters.doctor import describe_cluster
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
-from plugin_core.rundir import RunDir
-from plugin_core.supervisor import cancel
-from plugin_core.testing import FakeCluster
+from plugin_core.runs.directory import RunDir
+from plugin_core.supervisor.supervisor import cancel
 from tests.chaos.tools import wait_until
 from tests.fake_kubernetes import FakeKubernetes
 from tests.unit.fake_steps import spec_at
@@ -119,7 +120,7 @@ def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(
     monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig or "")
     assert cluster.of_run("/runs/a").name != cluster.of_run("/runs/b").name
     assert cluster.of_run("/runs/a") == cluster.of_run("/runs/a").of_run("/runs/a")
-    found = clusters.find(cluster.of_run("/runs/a").reference())
+    found = base.find_cluster(cluster.of_run("/runs/a").reference())
     assert found.identity == cluster.of_run("/runs/a").identity
     assert "secret" not in str(cluster.reference())
     assert len(replace(cluster, name="t" * 39).of_run("/runs/a").name) == 50
@@ -139,7 +140,7 @@ def test_a_cancel_makes_no_cluster(
 def test_a_cancel_while_it_starts_leaves_none_behind(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
-    from plugin_core.supervisor import prepare
+    from plugin_core.supervisor.supervisor import prepare
 
     kubernetes.ready_after = None
 
@@ -227,7 +228,7 @@ def test_a_manifest_that_kubernetes_refuses_is_told(
 
 
 def test_describing_it_makes_none(cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
-    assert asyncio.run(describe(cluster)) == "Kubernetes with KubeRay: 0 clusters of runs in namespace ml"
+    assert asyncio.run(describe_cluster(cluster)) == "Kubernetes with KubeRay: 0 clusters of runs in namespace ml"
     assert kubernetes.methods() == []
 
 
@@ -252,7 +253,7 @@ def test_a_cancelled_step_releases_as_a_failed_one(
     rundir = RunDir.of(spec_at(tmp_path))
 
     async def cancelled() -> None:
-        from plugin_core.supervisor import acancel, arun
+        from plugin_core.supervisor.supervisor import acancel, arun
 
         task = asyncio.create_task(arun(spec_at(tmp_path), cluster))
         await asyncio.to_thread(wait_until, lambda: ray.jobs)

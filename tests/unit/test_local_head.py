@@ -13,11 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plugin_core import LocalCluster, keeper, local_head, machine, observe
-from plugin_core.rundir import RunDir
+from plugin_core import LocalCluster
+from plugin_core.clusters import local_head, machine
+from plugin_core.clusters import local_head_keeper as keeper
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
-from plugin_core.supervisor import Event, Supervisor, prepare, run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.supervisor import observer
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.namespaces import CONTAINER, needs_namespaces, on_host, with_clock_set_by
 from tests.unit.fake_steps import spec_at
 
@@ -75,7 +78,7 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, before: str
 ) -> None:
     """Also by a receipt of an earlier version, whose folder had no mark of its host."""
-    monkeypatch.setattr(observe, "EMBEDDED_WAIT_S", 0.6)
+    monkeypatch.setattr(observer, "EMBEDDED_WAIT_S", 0.6)
     told, attempt = resumed(tmp_path, before, Limits(heartbeat_ttl_s=0.2, unreachable_timeout_s=given))
     assert attempt == 2
     waits = f"only elsewhere can ask it, so the next attempt begins when the heartbeat was silent for {given or 0.6:g} s"
@@ -85,7 +88,7 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
 def test_a_cluster_by_address_that_this_call_cannot_ask_is_waited_for_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observe, "EMBEDDED_WAIT_S", 0.2)
+    monkeypatch.setattr(observer, "EMBEDDED_WAIT_S", 0.2)
     with pytest.raises(TimeoutError):
         resumed(tmp_path, "https://ray.example:8265", Limits(heartbeat_ttl_s=0.1), timeout_s=3)
 
@@ -127,7 +130,8 @@ def test_a_process_is_told_by_when_it_was_started() -> None:
 
 LIVES = """
 import fcntl, time
-from plugin_core import keeper, local_head
+from plugin_core.clusters import local_head
+from plugin_core.clusters import local_head_keeper as keeper
 
 folder = local_head.state_dir()
 stream = (folder / local_head.ALIVE).open("a")
@@ -146,7 +150,9 @@ def test_a_container_that_is_made_anew_on_the_same_volume_knows_that_the_old_hea
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "volume"))
 
     def in_a_new_one(code: str) -> str:
-        command = on_host("trainer", [sys.executable, "-c", f"from plugin_core import local_head as h; {code}"], CONTAINER)
+        command = on_host(
+            "trainer", [sys.executable, "-c", f"from plugin_core.clusters import local_head as h; {code}"], CONTAINER
+        )
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     with subprocess.Popen(
@@ -171,7 +177,7 @@ def test_a_keeper_is_the_same_one_after_the_clock_was_set(
     with subprocess.Popen(["sleep", "3600"]) as process:
         head = local_head.Head("http://127.0.0.1:1", "", "mark", process.pid, machine.started(process.pid) or 0, "", 1, 300)
         (local_head.state_dir() / "state.json").write_text(json.dumps(asdict(head)))
-        code = "import psutil; from plugin_core import local_head; print(psutil.boot_time(), local_head.current().mark)"
+        code = "import psutil; from plugin_core.clusters import local_head; print(psutil.boot_time(), local_head.current().mark)"
         command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
         booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         process.kill()

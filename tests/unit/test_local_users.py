@@ -12,12 +12,16 @@ from typing import Any
 
 import pytest
 
-from plugin_core import driver, local_head, ownership, run, run_code
+from plugin_core import run
+from plugin_core.clusters import local_head
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.driver import attempt
 from plugin_core.errors import InfrastructureError, SpecError
-from plugin_core.rundir import RunDir
+from plugin_core.runs import code as run_code
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits, TrainSpec
-from plugin_core.supervisor import Supervisor, run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.storage import ownership
+from plugin_core.supervisor.supervisor import Supervisor, run_sync
 from plugin_core.tracking.mlflow import MLflowBackend
 from tests.unit.fake_steps import spec_at
 
@@ -114,7 +118,7 @@ def test_code_that_was_swapped_after_the_submit_does_not_run(shared: Path, tmp_p
         record["spec"]["train_loop_per_worker"] = "os:abort"
         swapped.write_text(json.dumps(record))
     with pytest.raises(InfrastructureError, match="is not what it was when this job was submitted"):
-        driver.run_attempt(rundir, 1, lambda _: None, lambda *_: None, code=code)
+        attempt.run_attempt(rundir, 1, lambda _: None, lambda *_: None, code=code)
     end = rundir.end(1)
     assert end is not None
     assert end.outcome == "infrastructure"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import CheckpointRef, manifest
+from plugin_core import CheckpointRef
 from plugin_core.errors import SpecError
-from plugin_core.storage import Location
+from plugin_core.storage import checkpoint_manifest
+from plugin_core.storage.location import Location
 
 
 @pytest.fixture
@@ -18,18 +19,18 @@ def checkpoint(tmp_path: Path) -> Path:
     (folder / "parts").mkdir(parents=True)
     (folder / "model.bin").write_bytes(b"weights" * 1000)
     (folder / "parts" / "1.bin").write_bytes(b"part")
-    files = manifest.describe(folder)
+    files = checkpoint_manifest.describe(folder)
     (folder / ".manifest").mkdir()
     (folder / ".manifest" / "00000.json").write_text(json.dumps({"files": files}))
     return folder
 
 
 def test_the_manifest_holds_sizes_and_crc_32s_of_all_files(checkpoint: Path) -> None:
-    assert manifest.describe(checkpoint) == {
+    assert checkpoint_manifest.describe(checkpoint) == {
         "model.bin": [7000, zlib.crc32(b"weights" * 1000)],
         "parts/1.bin": [4, zlib.crc32(b"part")],
     }
-    assert manifest.problem(Location.of(str(checkpoint))) == ""
+    assert checkpoint_manifest.problem(Location.of(str(checkpoint))) == ""
     with CheckpointRef(uri=str(checkpoint)).as_directory() as folder:
         assert Path(folder, "model.bin").is_file()
 
@@ -59,7 +60,7 @@ def test_damage_is_found_on_storage_and_told(
     checkpoint: Path, damage: Callable[[Path], None], found: str, told: str
 ) -> None:
     damage(checkpoint)
-    assert manifest.problem(Location.of(str(checkpoint))) == found
+    assert checkpoint_manifest.problem(Location.of(str(checkpoint))) == found
     with pytest.raises(SpecError) as caught, CheckpointRef(uri=str(checkpoint)).as_directory():
         pass
     assert caught.value.message == (
@@ -86,6 +87,6 @@ def test_a_deleted_checkpoint_is_told(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_library_is_taken_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"1")
-    assert manifest.problem(Location.of(str(tmp_path))) == ""
+    assert checkpoint_manifest.problem(Location.of(str(tmp_path))) == ""
     with CheckpointRef(uri=str(tmp_path)).as_directory() as folder:
         assert Path(folder, "model.bin").read_bytes() == b"1"

@@ -16,8 +16,9 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from plugin_core import CheckpointRef, manifest
+from plugin_core import CheckpointRef
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.storage import checkpoint_manifest
 from tests.chaos.tools import wait_until
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -57,7 +58,7 @@ def write(folder: Path) -> None:
     (folder / ".manifest").mkdir(parents=True)
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
-    (folder / ".manifest" / "00000.json").write_text(json.dumps({"files": manifest.describe(folder)}))
+    (folder / ".manifest" / "00000.json").write_text(json.dumps({"files": checkpoint_manifest.describe(folder)}))
 
 
 def uri_of(at: Path, name: str = "first") -> str:

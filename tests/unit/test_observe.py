@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from plugin_core import run
-from plugin_core.decide import Do, Job, decide
-from plugin_core.observe import Look, Observer
-from plugin_core.rundir import Heartbeat, RunDir
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.specs import Limits
-from plugin_core.storage import Location
-from plugin_core.supervisor import Supervisor, prepare, run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.storage.location import Location
+from plugin_core.supervisor.decide import Do, Job, decide
+from plugin_core.supervisor.observer import Look, Observer
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.unit.fake_steps import spec_at
 
 

@@ -15,11 +15,11 @@ import pytest
 
 from plugin_core import DatasetConfig
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
-from plugin_core.fence import Fence
-from plugin_core.fingerprints import dataset_fingerprint, fingerprint_of_all
-from plugin_core.output import MARKER, begin, claim_output, commit, committed, count_rows, publish
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
+from plugin_core.runs.dataset_fingerprint import dataset_fingerprint, fingerprint_of_all
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.runs.output_folder import MARKER, begin, claim_output, commit, committed, count_rows, publish
+from plugin_core.storage.location import Location
 
 
 def write(folder: Location, name: str, rows: int) -> None:
@@ -71,9 +71,9 @@ def test_an_attempt_that_is_repeated_begins_with_an_empty_folder_but_keyed_rows_
 
 STOPPED = """
 import os, signal, sys
-from plugin_core import output
-from plugin_core.fence import Fence
-from plugin_core.storage import Location
+from plugin_core.runs import output_folder as output
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.location import Location
 
 root = Location.of(sys.argv[1])
 fence, looks = Fence(sys.argv[2], 1), [0]

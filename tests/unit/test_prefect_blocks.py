@@ -8,8 +8,8 @@ from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from pydantic import SecretStr, ValidationError
 
 from plugin_core import KubeRayCluster, KubeRaySettings
-from plugin_core.clusters import LocalCluster
-from plugin_core.clusters import RayCluster as CoreCluster
+from plugin_core.clusters.base import LocalCluster
+from plugin_core.clusters.base import RayCluster as CoreCluster
 from plugin_core.errors import SpecError
 from prefect_integration import RayCluster, RayTrainJob
 from prefect_integration.step import Step, cluster_data

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plugin_core.progress import Progress, Reading, duration
+from plugin_core.supervisor.progress import Progress, Reading, duration
 
 
 def entry(time: float, attempt: int = 1, **metrics: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from plugin_core import RunConfig, proof, run
+from plugin_core import RunConfig, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
-from plugin_core.storage import Location
-from plugin_core.testing import FakeCluster
+from plugin_core.storage import proof
+from plugin_core.storage.location import Location
 from tests.unit.fake_steps import spec_at
 
 

@@ -24,23 +24,23 @@ from plugin_core import (
     cli,
     get_model,
     promote,
-    report,
     rollback,
 )
-from plugin_core.clusters import find
-from plugin_core.display import plain
+from plugin_core.clusters.base import find_cluster
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.jobs_api import JobsClient
+from plugin_core.clusters.kuberay import kuberay_from_json
+from plugin_core.clusters.local_head_keeper import plain_executable
 from plugin_core.errors import SpecError, from_outcome
-from plugin_core.follow import Event, Follower
-from plugin_core.history import History
-from plugin_core.jobs import JobsClient
-from plugin_core.keeper import plain_executable
-from plugin_core.kuberay import from_json
-from plugin_core.references import shown
-from plugin_core.registry import open_registry
-from plugin_core.rundir import AttemptEnd, Receipt, RunDir
-from plugin_core.storage import Location
-from plugin_core.supervisor import run
-from plugin_core.testing import FakeCluster
+from plugin_core.errors.plain_text import plain
+from plugin_core.errors.redaction import shown_uri
+from plugin_core.registry.api import open_registry
+from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
+from plugin_core.runs.history import History
+from plugin_core.storage.location import Location
+from plugin_core.supervisor import report
+from plugin_core.supervisor.follower import Event, Follower
+from plugin_core.supervisor.supervisor import run
 from prefect_integration import hooks
 from tests.unit.fake_steps import spec_at
 
@@ -133,7 +133,7 @@ def test_a_local_path_may_hold_what_a_uri_may_not(tmp_path: Path) -> None:
 def test_a_refused_uri_is_not_echoed_with_its_secrets(uri: str) -> None:
     with pytest.raises(SpecError) as caught:
         Location.of(uri)
-    assert "hunter" not in str(caught.value) + shown(uri)
+    assert "hunter" not in str(caught.value) + shown_uri(uri)
 
 
 def test_the_entrypoint_keeps_any_path_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_ray_starts_from_an_environment_whose_path_has_spaces(tmp_path: Path, mo
     assert plain_executable(str(tmp_path)) == sys.executable
     (tmp_path / "my venv's").symlink_to(sys.prefix)
     spaced = tmp_path / "my venv's" / Path(sys.executable).relative_to(sys.prefix)
-    code = "import sys; from plugin_core.keeper import plain_executable; print(plain_executable(sys.argv[1]))"
+    code = "import sys; from plugin_core.clusters import local_head_keeper as k; print(k.plain_executable(sys.argv[1]))"
     done = subprocess.run([spaced, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(tmp_path / "python" / Path(sys.executable).relative_to(sys.prefix))
     subprocess.run(f"exec {done.stdout.strip()} -c 'import ray, plugin_core'", shell=True, check=True)
@@ -240,7 +240,7 @@ def test_a_report_shows_no_file_but_the_runs_own_plots(tmp_path: Path) -> None:
     plots = {"in": f"{rundir.uri}/inside.png", "out": str(tmp_path / "outside.png"), "words": f"{rundir.uri}/text.png"}
     plots["up"] = f"{rundir.uri}/../outside.png"
     result = EvaluationResult(run=RunRef(uri=rundir.uri, name="x"), passed=True, plots=plots)
-    page = report.markdown(rundir, result, History())
+    page = report.markdown_report(rundir, result, History())
     assert page.count("data:image/png") == 1
     assert "![in]" in page
 
@@ -256,7 +256,7 @@ def test_what_a_run_says_is_text_in_the_report(tmp_path: Path) -> None:
         failed={evil: evil},
         checkpoint={"uri": f"{rundir.uri}/a`b|c"},
     )
-    page = report.markdown(rundir, result, History())
+    page = report.markdown_report(rundir, result, History())
     assert "<img" not in page
     assert "\x1b" not in page
     assert "\n# top" not in page
@@ -342,7 +342,7 @@ def test_the_token_goes_to_no_address_that_only_an_artifact_knows(monkeypatch: p
         monkeypatch.delenv(name, raising=False)
 
     def token_for(reference: dict[str, Any]) -> str | None:
-        return asyncio.run(find(reference).connect())._token
+        return asyncio.run(find_cluster(reference).connect())._token
 
     given = RayCluster("http://ray.example:8265", verify=False).reference()
     assert not token_for(given)
@@ -351,14 +351,14 @@ def test_the_token_goes_to_no_address_that_only_an_artifact_knows(monkeypatch: p
     assert not token_for({**given, "address": "http://ray.example:8265/evil"})
     for reference in ({"address": "http://evil/{name}"}, {"kubeconfig": "/tmp/evil"}, {"namespace": "x.evil/#"}):
         with pytest.raises(SpecError):
-            find({"kuberay": {"name": "t", **reference}})
+            find_cluster({"kuberay": {"name": "t", **reference}})
 
 
 def test_a_token_in_kuberays_fields_is_kept() -> None:
     more = {"token": None, "headers": {}, "verify": True, "python": "python"}
-    cluster = from_json({"name": "t", "token": "mine", "verify": False, "headers": {"a": "b"}}, **more)
+    cluster = kuberay_from_json({"name": "t", "token": "mine", "verify": False, "headers": {"a": "b"}}, **more)
     assert (cluster.token, cluster.verify, cluster.headers) == ("mine", False, {"a": "b"})
-    assert from_json({"name": "t", "token": "mine"}, token="theirs").token == "theirs"
+    assert kuberay_from_json({"name": "t", "token": "mine"}, token="theirs").token == "theirs"
 
 
 def raytrain(*arguments: str) -> Result:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult, get_model, promote, rollback
+from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError
-from plugin_core.fenced_fs import fenced_filesystem
-from plugin_core.lease import Lease
-from plugin_core.pins import pin, pinned, unpin
 from plugin_core.registry.files import FileRegistry
-from plugin_core.rundir import Heartbeat, RunDir
+from plugin_core.registry.training_lease import Lease
+from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.runs.pins import pin, pinned, unpin
 from plugin_core.specs import RunConfig, TrainSpec
-from plugin_core.storage import Location
+from plugin_core.storage.location import Location
 
 SPEC = {"framework": "python", "train_loop_per_worker": "tests.steps_for_tests:counting_loop"}
 
@@ -215,7 +215,7 @@ def test_a_holder_whose_heart_beats_is_waited_for(storage: Path, tmp_path: Path,
         if looks == 5:
             lease.release()
 
-    monkeypatch.setattr("plugin_core.lease.time.sleep", pause)
+    monkeypatch.setattr("plugin_core.registry.training_lease.time.sleep", pause)
     told: list[str] = []
     Lease(place, trained(storage, "two").run.uri).acquire(3600, wait=True, on_wait=waiting(told))
     assert looks == 5

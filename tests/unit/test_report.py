@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from plugin_core import EvaluationResult, RetrainResult, RunRef, TrainResult, TuneResult, report
-from plugin_core.history import ROWS, History
-from plugin_core.rundir import RunDir
+from plugin_core import EvaluationResult, RetrainResult, RunRef, TrainResult, TuneResult
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import ROWS, History
 from plugin_core.specs import parse_spec
+from plugin_core.supervisor import report
 
 
 def entry(number: int, attempt: int = 1, **metrics: float) -> dict:
@@ -41,12 +42,12 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     result = TrainResult(
         run=RunRef(uri=rundir.uri, name="run"), metrics={"a|b": 1 / 3}, checkpoint={"uri": f"{rundir.uri}/c1"}
     )
-    page = report.markdown(rundir, result, History.of([entry(1, loss=1.0), entry(95, loss=0.5)]))
+    page = report.markdown_report(rundir, result, History.of([entry(1, loss=1.0), entry(95, loss=0.5)]))
     assert "| a\\|b | 0.333333 |" in page
     assert f"| checkpoint | `{rundir.uri}/c1` |" in page
     assert "| from first to last report | 2 min |" in page
     assert "](data:image/png;base64,iVBOR" in page
-    assert "no end is recorded" in report.markdown(rundir, None, History())
+    assert "no end is recorded" in report.markdown_report(rundir, None, History())
 
 
 def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(t
     judged = EvaluationResult(
         run=run, passed=False, failed={"f1": "0.5 < min 0.9"}, plots={"confusion_matrix": plot.uri, "gone": "/nowhere"}
     )
-    page = report.markdown(rundir, judged, History())
+    page = report.markdown_report(rundir, judged, History())
     assert "![confusion matrix](data:image/png;base64,iVBORw==)" in page
     assert "Not good enough:\n- f1: 0.5 &lt; min 0.9" in page
     found = TuneResult(
@@ -68,8 +69,8 @@ def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(t
         trials={"finished": 3, "stopped": 0, "failed": 1},
         table="/t",
     )
-    page = report.markdown(rundir, found, History())
+    page = report.markdown_report(rundir, found, History())
     assert "| trials | 3 finished, 1 failed |" in page
     assert "| best | `{'params': {'eta': 0.1}}` |" in page
     kept = RetrainResult(run=run, outcome="kept", reason="f1: 0.5 < 0.6", champion=2)
-    assert "| outcome | kept: f1: 0.5 &lt; 0.6 |" in report.markdown(rundir, kept, History())
+    assert "| outcome | kept: f1: 0.5 &lt; 0.6 |" in report.markdown_report(rundir, kept, History())

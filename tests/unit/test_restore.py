@@ -11,14 +11,14 @@ from ray.train import CheckpointConfig as RayCheckpointConfig
 from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
 from ray.train.v2._internal.execution.storage import StorageContext
 
-from plugin_core import manifest
+from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
+from plugin_core.driver.train.snapshot import Standing, repair_snapshot, standing_of
 from plugin_core.errors import StorageError
-from plugin_core.fenced_fs import SNAPSHOT, fenced_filesystem
-from plugin_core.history import History
-from plugin_core.restore import Standing, repair_snapshot, standing_of
-from plugin_core.rundir import RunDir
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
 from plugin_core.specs import CheckpointConfig
-from plugin_core.storage import Location
+from plugin_core.storage import checkpoint_manifest
+from plugin_core.storage.location import Location
 
 CONFIG = CheckpointConfig(num_to_keep=3)
 
@@ -196,11 +196,11 @@ def test_a_registered_checkpoint_whose_report_was_lost_in_a_kill_is_found_in_the
 
 def of_ranks(run: Path, name: str, ranks: int) -> None:
     """A checkpoint with the manifests of so many ranks."""
-    (run / name / manifest.FOLDER).mkdir(parents=True)
+    (run / name / checkpoint_manifest.FOLDER).mkdir(parents=True)
     for rank in range(ranks):
         (run / name / f"part-{rank}").write_bytes(b"weights")
         files = {f"part-{rank}": [7, 0]}
-        (run / name / manifest.FOLDER / f"{rank:05}.json").write_text(json.dumps({"files": files}))
+        (run / name / checkpoint_manifest.FOLDER / f"{rank:05}.json").write_text(json.dumps({"files": files}))
 
 
 NAMES = [f"checkpoint_a001_{number:06}" for number in range(1, 101)]

@@ -18,8 +18,8 @@ from plugin_core.errors import (
     UserCodeError,
     from_outcome,
 )
-from plugin_core.jsonsafe import json_safe
-from plugin_core.results import REFERENCE_BYTES
+from plugin_core.specs.json_values import json_safe
+from plugin_core.specs.results import REFERENCE_BYTES
 
 RUN = RunRef(uri="s3://bucket/prefix/run", name="run", attempt=2)
 

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult
 from plugin_core.cli import app
-from plugin_core.journal import JournalWriter
-from plugin_core.pins import pin
-from plugin_core.retention import checkpoints, prunable, prune
-from plugin_core.rundir import AttemptEnd, RunDir
+from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.runs.journal import JournalWriter
+from plugin_core.runs.pins import pin
+from plugin_core.runs.retention import checkpoints, prunable, prune
 from plugin_core.specs import parse_spec
-from plugin_core.storage import Location
+from plugin_core.storage.location import Location
 
 DAY = timedelta(days=1)
 NAMES = ["checkpoint_a001_000001", "checkpoint_a001_000002", "checkpoint_a001_000003"]

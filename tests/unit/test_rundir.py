@@ -8,10 +8,10 @@ import pytest
 
 from plugin_core import RunConfig, ScalingConfig, TrainSpec
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
-from plugin_core.results import RunRef, TrainResult
-from plugin_core.rundir import AttemptEnd, Heartbeat, Intent, RunDir, run_name
+from plugin_core.runs.directory import AttemptEnd, Heartbeat, Intent, RunDir, run_name
 from plugin_core.specs import FailureConfig, Limits
-from plugin_core.storage import Location
+from plugin_core.specs.results import RunRef, TrainResult
+from plugin_core.storage.location import Location
 from tests.steps_for_tests import counting_loop
 
 LOOP = "tests.steps_for_tests:counting_loop"
@@ -230,7 +230,7 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
 
 
 def test_a_result_file_of_any_size_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plugin_core.rundir.RECORD_BYTES", 1000)
+    monkeypatch.setattr("plugin_core.runs.directory.RECORD_BYTES", 1000)
     run = RunDir.at(str(tmp_path / "run"))
     run.step.child("result.json").write(b" " * 1001)
     with pytest.raises(StorageError, match=r"result\.json cannot be read: .*larger than the 1000 bytes"):

@@ -9,11 +9,11 @@ import pytest
 from aiohttp import web
 
 from plugin_core import run
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
-from plugin_core.follow import Event
-from plugin_core.rundir import RunDir
-from plugin_core.runtime_env import check_folders
-from plugin_core.testing import FakeCluster
+from plugin_core.runs.directory import RunDir
+from plugin_core.supervisor.follower import Event
 from tests.unit.fake_steps import spec_at
 
 SECRETS = {"WANDB_API_KEY": "hunter2"}

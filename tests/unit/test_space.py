@@ -7,7 +7,7 @@ from ray import tune
 
 from plugin_core import ScalingConfig, TrainSpec, TuneSpec, parse_spec
 from plugin_core.errors import SpecError
-from plugin_core.tuning import space
+from plugin_core.specs import search_space
 
 TRAIN = {"framework": "python", "train_loop_per_worker": "a:b", "train_loop_config": {"lr": 0.1, "epochs": 5}}
 LR = {"train_loop_config": {"lr": {"loguniform": [1e-4, 1e-1]}}}
@@ -35,10 +35,10 @@ def spec(**fields: Any) -> TuneSpec:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_rays_own_objects_become_data_and_data_becomes_rays_objects(rays: Any, data: Any) -> None:
-    assert space.as_data(rays) == data
-    back = space.to_ray(data)
+    assert search_space.as_data(rays) == data
+    back = search_space.to_ray(data)
     assert type(back) is type(rays)
-    assert space.as_data(back) == data
+    assert search_space.as_data(back) == data
 
 
 def test_a_spec_with_rays_objects_is_the_same_as_one_with_data_and_survives_json() -> None:
@@ -108,7 +108,7 @@ def test_grids_multiply_the_samples() -> None:
 
 
 def test_an_option_that_a_scheduler_or_searcher_has_not_is_named() -> None:
-    from plugin_core.tuning.search import make_scheduler, make_searcher
+    from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
 
     with pytest.raises(
         SpecError, match=r"scheduler\.graceperiod: given with 'asha'; accepted are .*did you mean grace_period\?"
@@ -121,7 +121,7 @@ def test_an_option_that_a_scheduler_or_searcher_has_not_is_named() -> None:
 
 
 def test_a_scheduler_counts_reports_unless_told_otherwise() -> None:
-    from plugin_core.tuning.search import make_scheduler
+    from plugin_core.driver.tune.algorithms import make_scheduler
 
     mutations = {"train_loop_config": {"lr": {"uniform": [0, 1]}}}
     made = make_scheduler(spec(scheduler={"type": "pbt", "hyperparam_mutations": mutations}).scheduler)

@@ -10,11 +10,11 @@ import fsspec
 import pytest
 
 from plugin_core.errors import FencedError, SpecError, StorageError
-from plugin_core.fence import Fence
-from plugin_core.filesystems import backend
-from plugin_core.fsspec_backend import FSSPEC
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.filesystems import backend
+from plugin_core.storage.fsspec_backend import FSSPEC
+from plugin_core.storage.location import Location
 from tests.storage_contract import StorageContract
 
 

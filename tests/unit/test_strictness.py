@@ -12,11 +12,11 @@ from pydantic import Strict, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from plugin_core import BatchInferSpec, EvaluateSpec, RetrainSpec, ScalingConfig, TrainSpec, TuneSpec, parse_spec
-from plugin_core.clusters import required_bundles, together
 from plugin_core.errors import SpecError
-from plugin_core.model import Model
 from plugin_core.specs import runtime_env
+from plugin_core.specs.base import Model
 from plugin_core.specs.fields import MAX_PROCESSES
+from plugin_core.specs.resources import required_bundles, together
 
 LOOP = "tests.steps_for_tests:counting_loop"
 TRAIN: dict[str, Any] = {"framework": "python", "train_loop_per_worker": LOOP}

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from plugin_core import EvaluateSpec, LocalCluster, RayCluster, ScalingConfig, TrainSpec, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import (
     ClusterRefusedError,
     ClusterUnreachableError,
@@ -21,10 +22,9 @@ from plugin_core.errors import (
     StepTimeoutError,
     UserCodeError,
 )
-from plugin_core.rundir import Intent, RunDir
+from plugin_core.runs.directory import Intent, RunDir
 from plugin_core.specs import Limits
-from plugin_core.supervisor import Event, Supervisor, acancel, prepare, run_sync
-from plugin_core.testing import FakeCluster
+from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
 from tests.unit.fake_steps import LOOP, spec_at
 
 
@@ -157,7 +157,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
 def test_a_cluster_that_takes_no_job_is_not_asked_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr("plugin_core.supervisor.POLL_FIRST_S", 0.01)
+    monkeypatch.setattr("plugin_core.supervisor.supervisor.POLL_FIRST_S", 0.01)
 
     async def refuse(self: FakeCluster, request: web.Request) -> web.Response:
         return web.Response(status=status, text="runtime_env is not well-formed")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plugin_core.sync import in_own_loop, run_sync
+from plugin_core.storage.threads import in_own_loop, run_sync
 
 
 class Interrupt(BaseException):

@@ -8,8 +8,8 @@ import pytest
 from sklearn import metrics
 
 from plugin_core import EvaluateSpec
-from plugin_core.evaluation.plots import plots
-from plugin_core.evaluation.tallies import Both, tally_maker
+from plugin_core.driver.evaluate.plots import plots
+from plugin_core.driver.evaluate.tallies import Both, tally_maker
 
 
 def spec(**fields: Any) -> EvaluateSpec:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import sync
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import StorageError
-from plugin_core.rundir import RunDir
-from plugin_core.storage import Location
-from plugin_core.supervisor import Event, Supervisor, prepare, run_sync
-from plugin_core.sync import Threads
-from plugin_core.testing import FakeCluster
+from plugin_core.runs.directory import RunDir
+from plugin_core.storage import threads as sync
+from plugin_core.storage.location import Location
+from plugin_core.storage.threads import Threads
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.unit.fake_steps import spec_at
 
 

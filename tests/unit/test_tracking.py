@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
-from plugin_core.follow import Event
-from plugin_core.rundir import Heartbeat, RunDir
+from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.specs.tracking import Tracker
-from plugin_core.supervisor import Supervisor
-from plugin_core.sync import run_sync
-from plugin_core.testing import FakeCluster
-from plugin_core.tracking import Feeds, make_backend
+from plugin_core.storage.threads import run_sync
+from plugin_core.supervisor.follower import Event
+from plugin_core.supervisor.supervisor import Supervisor
 from plugin_core.tracking.backend import Backend, Entry, numbers
 from plugin_core.tracking.feed import Feed
 from plugin_core.tracking.mlflow import _names
+from plugin_core.tracking.session import Feeds, make_backend
 from plugin_core.tracking.staged import Staged
 from plugin_core.tracking.subject import Subject
 from tests.steps_for_tests import counting_loop

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from plugin_core import EvaluateSpec
+from plugin_core.driver.evaluate.thresholds import verdict
 from plugin_core.errors import SpecError
-from plugin_core.verdict import verdict
 
 
 def spec(**fields: Any) -> EvaluateSpec:

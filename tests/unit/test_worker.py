@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from ray.train import Checkpoint
 
-from plugin_core.fenced_fs import fenced_filesystem
-from plugin_core.rundir import RunDir
-from plugin_core.steps.worker import _safe_metrics, for_the_node
+from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.train.worker import _safe_metrics, for_the_node
+from plugin_core.runs.directory import RunDir
 
 
 @pytest.mark.parametrize(

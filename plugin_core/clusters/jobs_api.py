@@ -1,0 +1,304 @@
+"""A small asynchronous client of Ray's Jobs API (REST, by aiohttp), with what a supervisor needs.
+
+Vendor answers are translated here and nowhere else: no answer is ClusterUnreachableError, an answer that is not for us is
+ClusterRefusedError. Ray's own client is synchronous and imports Ray; it serves only to upload local `runtime_env` folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from plugin_core.clusters.working_folders import local_folders
+from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: Seconds for one request, its connection included; of a log, until the next bytes of it.
+REQUEST_TIMEOUT_S = 15.0
+#: Seconds after which the cluster ends the stream of a log.
+LOG_TIMEOUT_S = 3600
+TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """One job as the Jobs API sees it; `status` is Ray's word, `driver_id` Ray's id of its driver (a job in Ray's other
+    sense), `node_id` the node that has its log."""
+
+    submission_id: str
+    status: str
+    message: str = ""
+    error_type: str = ""
+    exit_code: int | None = None
+    metadata: dict[str, str] | None = None
+    driver_id: str = ""
+    node_id: str = ""
+
+    @property
+    def terminal(self) -> bool:
+        return self.status in TERMINAL
+
+
+class JobsClient:
+    """Use as an async context manager. `address` is the dashboard's URL, `token` Ray's auth token."""
+
+    def __init__(
+        self, address: str, token: str | None = None, headers: dict[str, str] | None = None, verify: bool | str = True
+    ):
+        self.address = address.rstrip("/")
+        _check_header("token", token or "")
+        for name, value in (headers or {}).items():
+            _check_header(f"headers.{name}", name + value)
+        self._token = token
+        self._headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._verify = verify
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> JobsClient:
+        import aiohttp  # a quarter of a second that whoever only parses a DAG or flow file need not pay
+
+        secure: ssl.SSLContext | bool = True
+        if self._verify is False:
+            secure = False
+        elif isinstance(self._verify, str):
+            secure = await asyncio.to_thread(_trusting, self._verify)
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(ssl=secure),
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def version(self) -> dict[str, str]:
+        """`ray_version` and `session_name`, the incarnation of the head."""
+        answer = await self._request("GET", "/api/version")
+        if not isinstance(answer, dict) or "ray_version" not in answer:
+            raise ClusterRefusedError(
+                f"cluster: given {self.address}, which speaks no Ray Jobs API; accepted is the URL of a Ray dashboard"
+            )
+        return answer
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        """The living nodes: `resources_total` is in Ray's units (memory in bytes)."""
+        answer = await self._request("GET", "/api/v0/nodes?detail=1")
+        nodes: list[dict[str, Any]] = answer["data"]["result"]["result"]
+        return [node for node in nodes if node.get("state") == "ALIVE"]
+
+    async def submit(
+        self, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
+    ) -> None:
+        """Submit a job; one of that id being there already is the same as success. See `upload` for `runtime_env`."""
+        body = {
+            "entrypoint": entrypoint,
+            "submission_id": submission_id,
+            "runtime_env": runtime_env,
+            "metadata": metadata,
+        }
+        try:
+            await self._request("POST", "/api/jobs/", json=body)
+        except ApiError as exc:
+            # Ray answers a duplicate submission id with HTTP 500 and only this text
+            if "already exists" in exc.text or "already been used" in exc.text:
+                return
+            if exc.status < 500:
+                raise SpecError(f"runtime_env: the cluster refuses the job ({exc.text.strip()[-300:]})") from exc
+            raise
+
+    async def upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
+        """Upload the local folders of a `runtime_env`; returns it with their URIs. What is there already is not sent again.
+
+        Raises SpecError where a folder cannot be packed, one of CLUSTER_ERRORS where the cluster does not take it.
+        """
+        return await asyncio.to_thread(self._upload, runtime_env) if local_folders(runtime_env) else runtime_env
+
+    async def hand_over(self, name: str, data: bytes) -> None:
+        """Keep bytes at the cluster's head under a name (see `handover`). Safe to repeat: then Ray keeps them longer."""
+        path = f"/api/packages/gcs/{name}"
+        try:
+            # to be asked for a name makes Ray delete, some time later, what is under it then
+            await self._request("GET", path)
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+            await self._request("PUT", path, data=data)
+
+    async def job(self, submission_id: str) -> JobInfo | None:
+        """The job, or None where the cluster definitely has none of that id."""
+        try:
+            data = await self._request("GET", f"/api/jobs/{quote(submission_id, safe='')}")
+        except ApiError as exc:
+            if exc.status == 404:
+                return None
+            raise
+        return _job(data)
+
+    async def jobs(self) -> list[JobInfo]:
+        return [_job(data) for data in await self._request("GET", "/api/jobs/")]
+
+    async def has_live_actors(self, job: JobInfo) -> bool:
+        """Whether an actor of the job's driver still lives (detached ones, which Ray itself shares, apart); False for a job
+        that never had a driver."""
+        if not job.driver_id:
+            return False
+        query = {"job_id": ("=", job.driver_id), "state": ("!=", "DEAD")}
+        params = [("limit", "1000"), ("detail", "1")]
+        for key, (predicate, value) in query.items():
+            params += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
+        answer = await self._request("GET", "/api/v0/actors", params=params)
+        return any(not actor.get("is_detached") for actor in answer["data"]["result"]["result"])
+
+    async def stop(self, submission_id: str) -> None:
+        """Ask a job to stop; a job that is over or unknown is fine."""
+        try:
+            await self._request("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop")
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+
+    async def open_log(self, job: JobInfo, lines: int = -1) -> LogStream:
+        """The job's log so far, or its last lines, as a stream of bytes, to be closed in the end. Raises one of
+        CLUSTER_ERRORS, also where there is no log yet."""
+        import aiohttp
+
+        # by its name: for a submission id Ray 2.60 reads the records of all jobs
+        file = {"node_id": job.node_id, "filename": f"job-driver-{job.submission_id}.log"}
+        query = {**file, "lines": str(lines), "timeout": str(LOG_TIMEOUT_S)}
+        patience = aiohttp.ClientTimeout(connect=REQUEST_TIMEOUT_S, sock_read=REQUEST_TIMEOUT_S)
+        url = f"{self.address}/api/v0/logs/file"
+        with self._our_errors():
+            response = await self._opened.get(url, params=query, allow_redirects=False, timeout=patience)
+            try:
+                await self._check(response)
+            except BaseException:
+                response.close()
+                raise
+        return LogStream(response, self._our_errors)
+
+    @property
+    def _opened(self) -> aiohttp.ClientSession:
+        assert self._session is not None, "use `async with JobsClient(...)`"
+        return self._session
+
+    async def _request(self, method: str, path: str, **kwargs: Any) -> Any:
+        with self._our_errors():
+            async with self._opened.request(method, self.address + path, allow_redirects=False, **kwargs) as response:
+                await self._check(response)
+                if "json" not in response.content_type:
+                    return await response.text()
+                return await response.json()
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in (401, 403):
+            raise ClusterRefusedError(
+                f"token: {self.address} answers {response.status} to "
+                + ("the token given" if self._token else "no token")
+                + "; accepted is the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
+            )
+        if response.status >= 400:
+            path = response.url.path
+            raise ApiError(response.status, (await response.text())[:2000], self.address + path)
+
+    @contextmanager
+    def _our_errors(self) -> Iterator[None]:
+        import aiohttp
+
+        try:
+            yield
+        except (TimeoutError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
+            reason = str(exc) or f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+            raise ClusterUnreachableError(
+                f"cluster: given {self.address}, which cannot be reached ({reason}); accepted is the URL of a running Ray"
+                " dashboard"
+            ) from exc
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, aiohttp.http.HttpProcessingError) as exc:
+            raise ClusterRefusedError(f"cluster: given {self.address!r}; accepted is a URL like http://host:8265") from exc
+        except aiohttp.ClientError as exc:
+            raise ClusterUnreachableError(f"cluster: {self.address} gave no proper answer ({exc})") from exc
+
+    def _upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
+        import requests
+        from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+        from ray.exceptions import AuthenticationError
+
+        client = SubmissionClient(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
+        runtime_env = dict(runtime_env)
+        try:
+            client._upload_working_dir_if_needed(runtime_env)
+            client._upload_py_modules_if_needed(runtime_env)
+        except requests.RequestException as exc:
+            raise ClusterUnreachableError(f"cluster: {self.address} took no upload of runtime_env ({exc})") from exc
+        except AuthenticationError as exc:
+            raise ClusterRefusedError(f"token: {self.address} refuses the upload of runtime_env") from exc
+        except (ValueError, TypeError, OSError) as exc:
+            names = ", ".join(str(item) for _, item in local_folders(runtime_env))
+            raise SpecError(
+                f"runtime_env: got {names}, which cannot be uploaded ({exc}); expected readable folders"
+            ) from exc
+        except RuntimeError as exc:  # an answer of the API that is neither success nor "not there"
+            raise ApiError(503, str(exc), f"{self.address}/api/packages") from exc
+        return runtime_env
+
+
+class LogStream:
+    """A job's log as it comes from the cluster. What is not read waits there."""
+
+    def __init__(self, response: aiohttp.ClientResponse, our_errors: Callable[[], AbstractContextManager[None]]):
+        self._response = response
+        self._our_errors = our_errors
+
+    async def read(self) -> bytes:
+        """The next bytes, some 100 kB at most; none at the end. Raises one of CLUSTER_ERRORS."""
+        with self._our_errors():
+            data: bytes = await self._response.content.readany()
+            return data
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as exc:
+        raise ClusterRefusedError(
+            f"verify: got {ca_file!r}, which cannot be read ({exc}); expected true, false, or a file of CA certificates"
+        ) from exc
+
+
+class ApiError(ClusterUnreachableError):
+    """An HTTP error of the API. A 5xx says nothing about the job, so it counts as unreachable."""
+
+    def __init__(self, status: int, text: str, url: str):
+        super().__init__(f"cluster: {url} answers {status}: {text.strip().splitlines()[-1][:200] if text.strip() else ''}")
+        self.status = status
+        self.text = text
+
+
+def _check_header(field: str, value: str) -> None:
+    """For a token from the environment too: aiohttp would refuse it, but not as an error of ours."""
+    if not value.isprintable():
+        raise SpecError(f"{field}: got text with a control character; expected text without control characters")
+
+
+def _job(data: dict[str, Any]) -> JobInfo:
+    return JobInfo(
+        submission_id=data.get("submission_id") or "",
+        status=data["status"],
+        message=data.get("message") or "",
+        error_type=data.get("error_type") or "",
+        exit_code=data.get("driver_exit_code"),
+        metadata=data.get("metadata") or {},
+        driver_id=data.get("job_id") or (data.get("driver_info") or {}).get("id") or "",
+        node_id=data.get("driver_node_id") or "",
+    )

@@ -1,0 +1,204 @@
+"""The keeper of the embedded local cluster: `python -m plugin_core.clusters.local_head_keeper`, started by `local_head`.
+
+It owns one Ray head: starts it, publishes how to reach it, and stops it when nothing has used it for the idle timeout. A
+process of its own, so that the head outlives the step that started it, and is ended even when that step is not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from plugin_core.clusters import machine
+from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
+
+#: the head is on loopback: no proxy of the environment stands in between
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on at this moment, all different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+def plain_executable(folder: str) -> str:
+    """This Python by a path without spaces and quotes, by a link in `folder` where it has some: Ray puts the path of its
+    Python unquoted into the shell commands that start its processes."""
+    if shlex.quote(sys.executable) == sys.executable:
+        return sys.executable
+    link = Path(folder, "python")
+    link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
+def ray_head_command(
+    ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None, executable: str = sys.executable
+) -> list[str]:
+    """`ray start` for a head on loopback that shares nothing with another Ray of the machine; nine ports."""
+    names = (
+        "port",
+        "dashboard-port",
+        "dashboard-agent-listen-port",
+        "dashboard-agent-grpc-port",
+        "metrics-export-port",
+        "runtime-env-agent-port",
+        "ray-client-server-port",
+    )
+    command = [executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--dashboard-host=127.0.0.1", f"--temp-dir={temp_dir}", f"--num-cpus={num_cpus}"]
+    command += ["--min-worker-port=0", "--max-worker-port=0"]
+    command += [f"--{name}={port}" for name, port in zip(names, ports, strict=False)]
+    return command + ([f"--num-gpus={num_gpus}"] if num_gpus is not None else [])
+
+
+def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
+    return {
+        # milliseconds between two measurements of all processes for the dashboard's pages; each costs a small machine dear
+        "REPORTER_UPDATE_INTERVAL_MS": "20000",
+        **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
+        # workers started ahead have no runtime environment, which every job of ours has: none would be used
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": token,
+        # what looks for "the" cluster of a machine with several finds this one (Ray Train's own clean-up does)
+        "RAY_ADDRESS": f"127.0.0.1:{ports[0]}",
+        # Ray's switch for laptops: every port is bound to 127.0.0.1 and nowhere else
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "AUTOSCALER_METRIC_PORT": str(ports[7]),
+        "DASHBOARD_METRIC_PORT": str(ports[8]),
+        "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""),
+    }
+
+
+def _die_with_parent() -> None:
+    """Linux: the head gets SIGTERM when its keeper dies, however it dies."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+
+
+def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
+    """The keeper's life: start the head, publish it, watch for idleness, stop it."""
+    alive = (folder / ALIVE).open("a")  # closed, and so unlocked, when this process is gone, and not before
+    fcntl.flock(alive, fcntl.LOCK_SH)
+    _publish(folder / PLACE, here())
+    ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
+    temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir="/tmp" if os.path.isdir("/tmp") else None)
+    _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
+    # Ray opens its own folder to everybody; the one around it stays the owner's
+    ray_dir = os.path.join(temp_dir, "ray")
+    environment = {**ray_head_environment(ports, token), MARK: mark}
+    ray = subprocess.Popen(
+        ray_head_command(ports, ray_dir, num_cpus, num_gpus, plain_executable(temp_dir)),
+        env=environment,
+        process_group=0,
+        preexec_fn=_die_with_parent,
+        stdin=subprocess.DEVNULL,
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    address = f"http://127.0.0.1:{ports[1]}"
+    pid = os.getpid()
+    head = Head(address, token, mark, pid, machine.started(pid) or 0.0, temp_dir, num_cpus, idle_timeout_s)
+    ready = False
+    last_active = time.monotonic()
+    used = _Used(folder / "last_used")
+    while not stop.is_set() and ray.poll() is None:
+        if not ready:
+            ready = bool(_get(head, "/api/v0/nodes?detail=1", _has_living_node))
+            if ready:
+                _publish(folder / "state.json", asdict(head))
+                (folder / "starting.json").unlink(missing_ok=True)
+                (folder / "last_used").touch()
+            stop.wait(0.2)
+            continue
+        if _get(head, "/api/jobs/", _has_live_job) is not False:
+            last_active = time.monotonic()
+        if min(time.monotonic() - last_active, used.ago_s()) > idle_timeout_s:
+            # under the lock nobody can be handed this head and use it in the same moment
+            with FileLock(folder / "lock"):
+                if used.ago_s() > idle_timeout_s:
+                    (folder / "state.json").unlink(missing_ok=True)
+                    stop.set()
+        stop.wait(min(2.0, idle_timeout_s / 2))
+    end_head(mark, os.getpid())
+    ray.wait()
+    shutil.rmtree(temp_dir, ignore_errors=True)
+    state = folder / "state.json"
+    if state.exists() and json.loads(state.read_text()).get("mark") == mark:
+        state.unlink()
+    (folder / "starting.json").unlink(missing_ok=True)
+    return 0 if ready else 1
+
+
+class _Used:
+    """How long ago a file was touched, by the clock that nobody sets: when its time was seen to be another one."""
+
+    def __init__(self, file: Path):
+        self._file = file
+        self._seen = (0, time.monotonic())
+
+    def ago_s(self) -> float:
+        touched = self._file.stat().st_mtime_ns
+        if touched != self._seen[0]:
+            self._seen = (touched, time.monotonic())
+        return time.monotonic() - self._seen[1]
+
+
+def _publish(file: Path, data: object) -> None:
+    temporary = file.with_suffix(".tmp")
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        json.dump(data, stream)
+    os.replace(temporary, file)
+
+
+def _get(head: Head, path: str, judge: Callable[[Any], bool]) -> bool | None:
+    """`judge` of the API's answer; None when there is no answer."""
+    request = urllib.request.Request(head.address + path, headers={"Authorization": f"Bearer {head.token}"})
+    try:
+        with _DIRECT.open(request, timeout=5) as response:
+            return judge(json.load(response))
+    except (OSError, ValueError):
+        return None
+
+
+def _has_living_node(answer: dict[str, Any]) -> bool:
+    nodes = (answer.get("data") or {}).get("result", {}).get("result", [])
+    return any(node.get("state") == "ALIVE" for node in nodes)
+
+
+def _has_live_job(answer: list[dict[str, Any]]) -> bool:
+    return any(job.get("status") in ("PENDING", "RUNNING") for job in answer)
+
+
+if __name__ == "__main__":
+    sys.exit(keep(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4] else None))

@@ -1,0 +1,222 @@
+"""The driver: `python -m plugin_core.driver RUN_URI ATTEMPT NONCE CODE`, one attempt of a run, on the cluster.
+
+It obeys the run directory: it stops when a higher attempt exists (the fence), when cancel is wanted, and when the step's
+time is over. It writes the heartbeat, the attempt's end and, last of all, the result.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from plugin_core.clusters.secrets import VARIABLE
+from plugin_core.driver import takeover
+from plugin_core.driver.run_step import run_step
+from plugin_core.driver.shared_path import check_shared
+from plugin_core.driver.watchdog import Watch, signal_pipe
+from plugin_core.errors import (
+    EXIT_NOT_HANDED_OVER,
+    EXIT_NOT_SHARED,
+    FencedError,
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    SpecError,
+    StorageError,
+)
+from plugin_core.runs import code as run_code
+from plugin_core.runs.context import StepContext
+from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.specs.results import AnyResult
+from plugin_core.specs.sources import unpack
+from plugin_core.tracking.session import note_origin, stop_tracking
+
+#: Seconds that the process may take to exit after its attempt; what hangs then (an exit handler, a thread of a library) is
+#: written to the log and ended.
+EXIT_S = 30.0
+
+logger = logging.getLogger("raytrain.driver")
+_temporary: list[Path] = []
+
+
+def run_attempt(
+    rundir: RunDir,
+    attempt: int,
+    connect: Callable[[dict[str, Any]], None],
+    stop: Callable[[RayTrainWorkflowsError, float], None],
+    signals: int | None = None,
+    code: str = "",
+) -> AnyResult:
+    """Run one attempt in this process and record how it ended.
+
+    `connect` joins a Ray with the runtime_env it is given; `stop` ends the step from the watching thread, with the
+    error and the seconds the attempt took. `code`: the digest of the code that it may run.
+    """
+    from plugin_core.errors.classify import classify
+
+    spec = rundir.read_spec()
+    with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
+        try:
+            watch.look()
+            run_code.hold(rundir, code)
+            spec = rundir.read_spec()
+            connect(_ship_sources(rundir, spec.runtime_env))
+            check_shared(rundir)
+            _abort_uploads(rundir, attempt)
+            if spec.tracking:
+                note_origin(rundir)
+            context = StepContext(
+                spec=spec,
+                rundir=rundir,
+                attempt=attempt,
+                payload=rundir.read_payload(),
+                set_phase=lambda phase: setattr(watch, "phase", phase),
+                set_links=lambda links: setattr(watch, "links", links),
+            )
+            result = run_step(context)
+            watch.look()
+            _abort_uploads(rundir, attempt)  # of workers that were killed on the way
+            warnings = [takeover.masked(warning) for warning in result.warnings]
+            result = rundir.write_result(result.model_copy(update={"warnings": warnings}) if warnings else result)
+        except Exception as exc:
+            error = classify(exc)
+            _record(rundir, attempt, _end(error, watch.elapsed_s))
+            if error is exc:
+                raise
+            raise error from exc
+        finally:
+            _forget_sources()
+        rundir.record_end(attempt, AttemptEnd("succeeded", elapsed_s=watch.elapsed_s))
+        return result
+
+
+def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
+    message, details = map(takeover.masked, (error.message, getattr(error, "details", "")))
+    return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1))
+
+
+def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
+    """Record the end, unless a later attempt owns the run: then this one writes nothing more."""
+    try:
+        Fence(rundir.uri, attempt).check()
+        rundir.record_end(attempt, end)
+    except FencedError as exc:
+        logger.warning("%s", exc.message)
+    except StorageError as exc:
+        logger.error("how this attempt ended (%s) cannot be recorded: %s", end.outcome, exc.message)
+
+
+def _abort_uploads(rundir: RunDir, attempt: int) -> None:
+    """What killed processes left of uploads in parts, which nobody sees and which costs. None is under way here: earlier
+    attempts are fenced, this one has no workers."""
+    Fence(rundir.uri, attempt).check()
+    try:
+        if count := rundir.location.abort_uploads():
+            logger.info("%d unfinished uploads of killed processes were aborted", count)
+    except StorageError as exc:
+        logger.warning("%s", exc.message)
+
+
+def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:
+    """Unpack the modules that travel with the step; returns the runtime_env that takes them to every Ray worker."""
+    shipped = rundir.read_sources()
+    if shipped is None:
+        return {}
+    folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
+    _temporary.append(folder)
+    modules = unpack(shipped, folder)
+    sys.path.insert(0, str(folder))
+    return {"py_modules": [*modules, *_jobs_own().get("py_modules", runtime_env.get("py_modules", []))]}
+
+
+def _forget_sources() -> None:
+    """In a process that outlives its attempt (see `execute`), the run's copies must not hide the user's own modules."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry) not in _temporary]
+
+
+def _jobs_own() -> dict[str, Any]:
+    """The runtime_env that the job was submitted with."""
+    own: dict[str, Any] = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}").get("runtime_env") or {}
+    return own
+
+
+@atexit.register
+def _clean_up() -> None:
+    for folder in _temporary:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _connect_job(runtime_env: dict[str, Any]) -> None:
+    os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+    import ray
+
+    if VARIABLE in os.environ:
+        runtime_env = {**runtime_env, **takeover.workers_runtime_env(_jobs_own())}
+    ray.init(address="auto", runtime_env=runtime_env or None, log_to_driver=True)
+
+
+def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
+    """One attempt as a Ray job; the exit code tells the class of error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(takeover.Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    try:
+        takeover.take()
+    except InfrastructureError as exc:
+        print(exc.message, file=sys.stderr)  # without the storage's credentials there is no place to record it
+        return EXIT_NOT_HANDED_OVER
+    try:
+        return _main(uri, attempt, nonce, code)
+    finally:
+        takeover.end()
+
+
+def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
+    try:
+        rundir = RunDir.at(uri)
+        receipt = rundir.receipt(attempt)
+    except SpecError as exc:  # this node cannot open the storage, so there is no place to record it
+        print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
+        return exc.exit_code
+    if receipt is None:
+        print(f"run_config.storage_path: {uri} holds no receipt of this attempt as seen from this node: the path is not"
+              " shared with the cluster", file=sys.stderr)  # fmt: skip
+        return EXIT_NOT_SHARED
+    if receipt.nonce != nonce:
+        print(f"another submission is attempt {attempt} of {uri}; this one stops", file=sys.stderr)
+        return FencedError.exit_code
+
+    def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
+        # from the watching thread: the main thread may be deep inside Ray, so end the process; Ray ends its actors
+        print(f"stopping: {takeover.masked(error.message)}", file=sys.stderr, flush=True)
+        _record(rundir, attempt, _end(error, elapsed_s))
+        stop_tracking(error)
+        takeover.end()
+        _clean_up()  # os._exit runs none of what waits for the exit
+        os._exit(error.exit_code)
+
+    try:
+        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code)
+    except RayTrainWorkflowsError as exc:
+        print(takeover.masked(getattr(exc, "details", "") or ""), file=sys.stderr)
+        print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
+        return exc.exit_code
+    print(f"result: {result.reference().model_dump_json()}")
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """Exit, in `EXIT_S` at most."""
+    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a thread of C: it needs neither the GIL nor the main thread
+    sys.stdout.flush()
+    sys.stderr.flush()
+    sys.exit(code)

@@ -1,0 +1,83 @@
+"""Batch inference: a predictor over a Ray Dataset with a pool of actors → files and a commit marker (see `output`)."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.driver import datasets
+from plugin_core.driver.evaluate.predictor import Predict, pool
+from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.runs import output_folder
+from plugin_core.runs.fence import Fence
+from plugin_core.runs.lineage import check_framework
+from plugin_core.specs import BatchInferSpec
+from plugin_core.specs.results import BatchInferResult
+from plugin_core.storage.location import Location
+
+if TYPE_CHECKING:
+    from plugin_core.runs.context import StepContext
+
+
+def run(context: StepContext) -> BatchInferResult:
+    spec = context.spec
+    assert isinstance(spec, BatchInferSpec)
+    check_framework(spec)
+    root = Location.of(spec.output_path) if spec.output_path else context.rundir.location.child("predictions")
+    output_folder.claim_output(root, context.rundir.location)
+    fence = Fence(context.rundir.uri, context.attempt)
+    if done := output_folder.committed(root, fence):
+        output_folder.publish(root, done, fence)
+        return _result(context, root.child(done["folder"]), done["rows"])
+    folder = output_folder.begin(root, context.attempt, spec.key_column is not None, context.rundir.generation)
+    filesystem = fenced_filesystem(context.rundir.uri, context.attempt, folder.uri)
+    _configure(context, spec)
+    arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
+    dataset = datasets.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
+    context.set_phase("predicting")
+    with pool(spec) as options:
+        predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
+        if spec.output_columns is not None:
+            predicted = predicted.select_columns(spec.output_columns)
+        written = _write(predicted, spec, folder.path, filesystem)
+    context.set_phase("committing")
+    rows = output_folder.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
+    return _result(context, folder, rows)
+
+
+def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResult:
+    assert isinstance(context.spec, BatchInferSpec)
+    return BatchInferResult(
+        run=context.run, output=folder.uri, format=context.spec.output_format, rows=rows, metrics={"rows": rows}
+    )
+
+
+def _configure(context: StepContext, spec: BatchInferSpec) -> None:
+    import ray.data
+    from ray.data.checkpoint import CheckpointConfig
+
+    settings = ray.data.DataContext.get_current()
+    settings.execution_options.preserve_order = spec.preserve_order
+    if spec.key_column is not None:
+        # Ray's own record of the rows that are written, in two phases with each file of output
+        done = context.rundir.step.child("rows")
+        done.make_dir()
+        settings.checkpoint_config = CheckpointConfig(
+            spec.key_column,
+            done.path,
+            override_filesystem=fenced_filesystem(context.rundir.uri, context.attempt, done.uri),
+            delete_checkpoint_on_success=False,
+        )
+
+
+def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> int:
+    """Write the files; returns the rows that the writing tasks say they wrote."""
+    match spec.output_format:
+        case "parquet":
+            dataset.write_parquet(path, filesystem=filesystem, partition_cols=spec.partition_by or None)
+        case "csv":
+            dataset.write_csv(path, filesystem=filesystem)
+        case _:
+            dataset.write_json(path, filesystem=filesystem)
+    # Ray hands it to its own sinks alone (ray 2.60)
+    return sum(int(task["num_rows"]) for task in dataset._write_ds.take_all())

@@ -1,0 +1,115 @@
+"""Datasets named in a spec: checked where the step is made, loaded as Ray Datasets where it runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError
+from plugin_core.runs.dataset_fingerprint import has_schema
+from plugin_core.specs import DatasetConfig, SplitConfig, TrainSpec
+from plugin_core.specs.parts import dataset_paths, needed_rows, too_few_rows
+from plugin_core.storage.location import Location
+
+if TYPE_CHECKING:
+    import ray.data
+
+
+def check_rows(spec: TrainSpec, datasets: Mapping[str, ray.data.Dataset]) -> None:
+    """Raise SpecError where a dataset that could not be counted before the submit has too few rows."""
+    for name, dataset in datasets.items():
+        config, rows = spec.datasets[name], needed_rows(spec, f"datasets.{name}", spec.datasets[name])
+        if not has_schema(config) or config.split is not None:
+            there = len(dataset.take(rows))
+            if there < rows:
+                raise too_few_rows(f"datasets.{name}", config, there, rows)
+
+
+def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, for_pool: bool = False) -> ray.data.Dataset:
+    """The Ray Dataset, read lazily. `function` gives the user's function where the config names one. `for_pool`: a
+    pool of actors maps it for the driver, so it has blocks for all of them, and Ray Data logs how far it is."""
+    import ray.data
+
+    settings = ray.data.DataContext.get_current()
+    # what a user's function raises comes as it is, not as an exception of Ray's
+    settings.raise_original_map_exception = True
+    if for_pool:
+        # Ray's newer parquet reader (2.60) packs up to 128 MiB into one block, whatever `override_num_blocks` says, and a
+        # block goes to one actor; the older one heeds `read_op_min_num_blocks` (200)
+        settings.use_datasource_v2 = False
+    dataset = function()(**config.kwargs) if config.function is not None else _read(config)
+    if config.columns and config.guessed_format != "parquet" and config.path is not None:
+        dataset = dataset.select_columns(config.columns)
+    if config.split is not None:
+        dataset = dataset.filter(functools.partial(in_part, split=config.split))
+    if config.shuffle_seed is not None:
+        dataset = dataset.random_shuffle(seed=config.shuffle_seed)
+    if for_pool:
+        dataset.context.enable_progress_bars = True  # which the driver, without a terminal, has as lines of its log
+    return dataset.materialize() if config.materialize else dataset
+
+
+def in_part(row: Mapping[str, Any], split: SplitConfig) -> bool:
+    """Whether a row is of the part; told by the row alone. Raises KeyError for a column that it has not."""
+    digest = hashlib.blake2b(str(split.seed).encode(), digest_size=8)
+    for name in sorted(split.by if split.by is not None else row):
+        value = row[name]
+        digest.update(name.encode() + b"=")
+        digest.update(value.tobytes() if hasattr(value, "tobytes") else repr(value).encode())
+    share = int.from_bytes(digest.digest(), "big") / 2**64
+    return (share < split.test_size) == (split.part == "test")
+
+
+def _read(config: DatasetConfig) -> ray.data.Dataset:
+    import ray.data
+
+    locations = [Location.of(path) for path in dataset_paths(config)]
+    paths, filesystem = [location.path for location in locations], locations[0].fs
+    match config.guessed_format:
+        case "parquet":
+            _limit_footer_readers()
+            return ray.data.read_parquet(paths, filesystem=filesystem, columns=config.columns)
+        case "huggingface":
+            return _huggingface(locations)
+        case name:
+            return getattr(ray.data, f"read_{name}")(paths, filesystem=filesystem)
+
+
+def _huggingface(locations: list[Location]) -> ray.data.Dataset:
+    """What `datasets.Dataset.save_to_disk` wrote: arrow files, and a state that names them in order."""
+    import ray
+    import ray.data
+
+    files = []
+    for location in locations:
+        state = json.loads(location.child("state.json").read() or b"{}")
+        found = [location.child(entry["filename"]).uri for entry in state.get("_data_files", [])]
+        if not found:
+            raise SpecError(
+                f"path: given {location.uri!r}, which holds no state.json that names files; accepted for the format"
+                " huggingface is what datasets.Dataset.save_to_disk wrote"
+            )
+        files += found
+    read = ray.remote(_read_stream)
+    return ray.data.from_arrow_refs([read.remote(file) for file in files])
+
+
+def _read_stream(uri: str) -> Any:
+    import pyarrow.ipc
+
+    place = Location.of(uri)
+    with place.fs.open_input_stream(place.path) as stream, pyarrow.ipc.open_stream(stream) as reader:
+        return reader.read_all()
+
+
+def _limit_footer_readers() -> None:
+    """Ray Data starts 32 actors that read parquet footers at each pass over the data, however small cluster and data are:
+    ten seconds an epoch on two cores. One for two CPUs instead, 32 at the most; the user's own setting wins."""
+    import ray
+
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    os.environ.setdefault("RAY_DATA_PARQUET_FOOTER_NUM_ACTORS", str(max(1, min(32, cpus // 2))))

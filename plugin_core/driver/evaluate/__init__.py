@@ -1,0 +1,1 @@
+"""The evaluation step: predictions, metrics, plots, and whether they are good enough."""

@@ -1,0 +1,66 @@
+"""A confusion matrix, or the residuals, as PNG."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from plugin_core.driver.evaluate.tallies import Both, ClassificationTally, RegressionTally
+
+#: A matrix of more classes shows no numbers in its cells.
+NUMBERED_CLASSES = 20
+#: A matrix of more classes is not drawn.
+DRAWN_CLASSES = 200
+
+
+def plots(tally: Both) -> dict[str, bytes]:
+    """The plots of a tally, by name; none without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return {}
+    drawn: dict[str, bytes] = {}
+    for part in tally.tallies:
+        figure = Figure(figsize=(6, 5), layout="constrained", dpi=90)
+        if isinstance(part, ClassificationTally) and _confusion_matrix(part, figure):
+            drawn["confusion_matrix"] = _png(figure)
+        elif isinstance(part, RegressionTally):
+            _residuals(part, figure)
+            drawn["residuals"] = _png(figure)
+    return drawn
+
+
+def _confusion_matrix(tally: ClassificationTally, figure: Any) -> bool:
+    counts = tally.counts
+    classes = sorted(set(counts.index.get_level_values("label")) | set(counts.index.get_level_values("prediction")))
+    if len(classes) > DRAWN_CLASSES:
+        return False
+    table = counts.unstack("prediction", fill_value=0).reindex(index=classes, columns=classes, fill_value=0)
+    matrix = table.to_numpy(dtype=float)
+    axes = figure.subplots()
+    figure.colorbar(axes.imshow(matrix, cmap="Blues"), ax=axes)
+    if len(classes) <= NUMBERED_CLASSES:
+        axes.set_xticks(range(len(classes)), [str(name) for name in classes], rotation=45 if len(classes) > 10 else 0)
+        axes.set_yticks(range(len(classes)), [str(name) for name in classes])
+        for row, column in zip(*matrix.nonzero(), strict=True):
+            count = matrix[row, column]
+            axes.text(column, row, f"{count:g}", ha="center", va="center", color="w" if count > matrix.max() / 2 else "k")
+    axes.set_xlabel("prediction")
+    axes.set_ylabel("label")
+    return True
+
+
+def _residuals(tally: RegressionTally, figure: Any) -> None:
+    axes = figure.subplots()
+    _, labels, errors = tally.points
+    axes.scatter(labels, errors, s=6, alpha=0.5)
+    axes.axhline(0, color="k", linewidth=0.8)
+    axes.set_xlabel("label")
+    axes.set_ylabel("prediction − label")
+    axes.grid(alpha=0.3)
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()

@@ -1,0 +1,202 @@
+"""Retrain: train → evaluate against the champion → promote, in one job.
+
+Each part is a run within this one, with a result of its own, so an attempt goes on with the part that was killed. What the
+alias stands for is read before each evaluation, and moved only from there: whoever moved it meanwhile is evaluated against.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.driver.run_step import run_step
+from plugin_core.errors import AliasMovedError, LeaseHeldError, UserCodeError
+from plugin_core.registry.api import default_registry, open_registry, promote
+from plugin_core.registry.base import ModelVersion
+from plugin_core.registry.training_lease import Lease
+from plugin_core.runs.context import StepContext
+from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
+from plugin_core.runs.directory import RunDir, run_name
+from plugin_core.runs.journal import JournalReader, JournalWriter
+from plugin_core.runs.pins import pin, unpin
+from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec
+from plugin_core.specs.results import CheckpointRef, EvaluationResult, RetrainResult, TrainResult
+from plugin_core.storage.location import Location
+from plugin_core.storage.stored_files import Object, parse
+
+if TYPE_CHECKING:
+    from plugin_core.specs.results import AnyResult
+
+#: Seconds between two looks at the training's journal, whose reports are also the retraining's.
+RELAY_S = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+def run(context: StepContext) -> RetrainResult:
+    spec = context.spec
+    assert isinstance(spec, RetrainSpec)
+    beside = default_registry(context.rundir.location.parent.uri)
+    registry = spec.registry or beside
+    lease = Lease(Location.of(beside).child(spec.model, "leases"), context.rundir.uri)
+    try:
+        context.set_phase("waiting for the model")
+        lease.acquire(spec.limits.heartbeat_ttl_s, spec.on_overlap == "wait", _tell_wait)
+    except LeaseHeldError as exc:
+        if spec.on_overlap == "fail":
+            raise
+        return _result(context, "skipped", exc.message, open_registry(registry).get(spec.model, spec.alias))
+    try:
+        return _retrain(context, spec, registry)
+    finally:
+        lease.release()
+
+
+def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainResult:
+    models = open_registry(registry)
+    champion = models.get(spec.model, spec.alias)
+    plan = _plan(context, spec, champion)
+    if plan["skip"]:
+        reason = f"the data is that of version {champion.version if champion else 0}; skip_unchanged is set"
+        return _result(context, "skipped", reason, champion)
+    trained = _train(context, spec, plan["warm_start"])
+    while True:
+        champion = models.get(spec.model, spec.alias)
+        evaluated = _evaluate(context, spec, trained, champion)
+        if not evaluated.passed:
+            return _result(context, "kept", evaluated.why, champion, trained, evaluated)
+        context.set_phase("promoting")
+        try:
+            promoted = promote(
+                evaluated,
+                spec.model,
+                spec.alias,
+                registry=registry,
+                dataset=plan["dataset"],
+                expected=champion.version if champion else 0,
+            )
+        except AliasMovedError as exc:
+            logger.warning("%s; evaluating against that one", exc.message)
+            continue
+        reason = f"version {promoted.version} of {spec.model} is the {spec.alias}"
+        return _result(context, "promoted", reason, promoted, trained, evaluated)
+
+
+def _plan(context: StepContext, spec: RetrainSpec, champion: ModelVersion | None) -> dict[str, Any]:
+    """What the first attempt found; later ones go on with it."""
+    dataset = fingerprint_of_all(spec.train.datasets)
+    same = champion is not None and dataset is not None and champion.dataset == dataset
+    plan = {
+        "dataset": dataset,
+        "skip": spec.skip_unchanged and same,
+        "warm_start": champion.checkpoint if champion is not None and spec.warm_start else None,
+    }
+    place = context.rundir.step.child("plan.json")
+    place.create(json.dumps(plan).encode())
+    return parse(Object, place.read() or b"{}", place.uri)
+
+
+def _train(context: StepContext, spec: RetrainSpec, warm_start: str | None) -> TrainResult:
+    train = spec.train
+    if warm_start is not None:
+        train = train.model_copy(update={"resume_from": CheckpointRef(uri=warm_start)})
+    part = _part(context, "train", train, "train")
+    if warm_start is not None:
+        pin(warm_start, by=part.rundir.uri)
+    with _relayed(part.rundir, context):
+        result = _run(part)
+    if warm_start is not None:
+        unpin(warm_start, by=part.rundir.uri)
+    assert isinstance(result, TrainResult)
+    return result
+
+
+def _evaluate(
+    context: StepContext, spec: RetrainSpec, trained: TrainResult, champion: ModelVersion | None
+) -> EvaluationResult:
+    checkpoint = trained.best_checkpoint or trained.checkpoint
+    if checkpoint is None:
+        raise UserCodeError("train: reported no checkpoint; a retraining needs one to evaluate and to promote")
+    given = spec.evaluate.model_dump()
+    if champion is None:
+        given["must_beat"] = {}
+    compare_to = champion.checkpoint if champion is not None and given["must_beat"] else None
+    evaluate = EvaluateSpec(**given, checkpoint=checkpoint, compare_to=compare_to)
+    part = _part(context, f"evaluate-v{champion.version if champion else 0}", evaluate, "evaluate")
+    result = _run(part)
+    assert isinstance(result, EvaluationResult)
+    return result
+
+
+def _part(context: StepContext, name: str, spec: StepSpec, field: str) -> StepContext:
+    """A part under the retraining's own limits, and tracked where the retraining is."""
+    whole = {"limits": context.spec.limits, "tracking": context.spec.tracking}
+    return context.child(part_name(context.rundir, name), spec.model_copy(update=whole), field)
+
+
+def part_name(retraining: RunDir, part: str) -> str:
+    """The name of a retraining's part, another one in each retraining: train loops tell by the name of their run whether
+    a checkpoint is their own, to resume from, or a champion's, to start warm from."""
+    return run_name(retraining.name, part)
+
+
+def _run(part: StepContext) -> AnyResult:
+    return part.rundir.result() or part.rundir.write_result(run_step(part))
+
+
+@contextmanager
+def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
+    """While the training runs, its new reports are also written as the retraining's, whose progress they are."""
+    reader, writer, over = JournalReader(part), JournalWriter(context.rundir, context.attempt), threading.Event()
+    for _ in reader:
+        pass  # what an earlier attempt has relayed
+
+    def relay() -> None:
+        for entry in reader:
+            if "report" in entry:
+                writer.append({"report": entry["report"], "metrics": entry["metrics"], "checkpoint": None})
+
+    def follow() -> None:
+        while not over.wait(RELAY_S):
+            try:
+                relay()
+            except Exception as exc:  # noqa: BLE001 - what is only shown never ends a training
+                logger.warning("the training's reports are not shown: %s", exc)
+
+    thread = threading.Thread(target=follow, daemon=True, name="relay")
+    thread.start()
+    try:
+        yield
+        relay()
+    finally:
+        over.set()
+        thread.join(timeout=10)
+        writer.close()
+
+
+def _result(
+    context: StepContext,
+    outcome: Any,
+    reason: str,
+    champion: ModelVersion | None,
+    trained: TrainResult | None = None,
+    evaluated: EvaluationResult | None = None,
+) -> RetrainResult:
+    return RetrainResult(
+        run=context.run,
+        outcome=outcome,
+        reason=reason,
+        champion=champion.version if champion else 0,
+        checkpoint=CheckpointRef(uri=champion.checkpoint) if champion else None,
+        trained=trained.run.uri if trained else None,
+        evaluated=evaluated.run.uri if evaluated else None,
+        metrics=evaluated.metrics if evaluated else {},
+    )
+
+
+def _tell_wait(holder: str) -> None:
+    logger.info("another retraining of the model runs (%s); waiting for it", holder)

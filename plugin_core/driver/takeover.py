@@ -1,0 +1,125 @@
+"""What was handed over to a job (see `handover`), on the cluster: the driver takes it, and so does each worker process.
+
+Nothing heavy is imported here: each worker of a job starts with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from plugin_core.clusters import env_files
+from plugin_core.clusters.secrets import KEPT_S, RENEW_S, USERS_HOOK, VARIABLE, Secrets
+from plugin_core.errors import InfrastructureError
+
+#: Variables that the runtime_env of some workers sets itself, by name.
+KEPT = "RAYTRAIN_KEPT_VARIABLES"
+
+
+# ---- in the driver
+
+
+class Held:
+    """The driver's hold on what was handed over to its job: kept for the workers until `end`."""
+
+    def __init__(self, name: str, data: bytes):
+        self.secrets = Secrets.unpack(data)
+        self._name, self._data = name, data
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True, name="handover")
+        self._thread.start()
+
+    def end(self) -> None:
+        from plugin_core.ray_internals import kv
+
+        self._over.set()
+        env_files.remove()
+        self._thread.join(timeout=kv.DELETE_TIMEOUT_S)
+        with contextlib.suppress(*kv.ERRORS):  # the head is gone with all that it kept, or Ray deletes it later
+            kv.delete(self._name)
+
+    def _renew(self) -> None:
+        from plugin_core.ray_internals import kv
+
+        while not self._over.is_set():
+            with contextlib.suppress(*kv.ERRORS):  # the next time comes long before Ray deletes it
+                kv.put(self._name, self._data, KEPT_S)
+            self._over.wait(RENEW_S)
+
+
+_held: Held | None = None
+
+
+def take() -> None:
+    """In the driver, before it touches storage: take what was handed over to the job, if anything was.
+
+    Raises InfrastructureError where it is gone: the next attempt is handed it anew.
+    """
+    from plugin_core.ray_internals import kv
+
+    global _held
+    if (name := os.environ.get(VARIABLE)) is None:
+        return
+    try:
+        data = kv.get(name, os.environ["RAY_ADDRESS"])
+    except kv.ERRORS as exc:
+        raise InfrastructureError(f"the head cannot be asked for what was handed over to this job ({exc})") from exc
+    if data is None:
+        raise InfrastructureError(f"what was handed over to this job is gone; Ray keeps it for {KEPT_S} s at most")
+    _held = Held(name, data)
+    _held.secrets.install()
+
+
+def end() -> None:
+    """Nobody needs it any more: delete it, and what is on disk of it, as far as the head can still be asked."""
+    if _held is not None:
+        _held.end()
+
+
+def masked(text: str) -> str:
+    """`text` without the values that were handed over to this process."""
+    if _held is None:
+        return text
+    for value in _held.secrets.masks:
+        text = text.replace(value, "…")
+    return text
+
+
+def workers_runtime_env(jobs_own: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes each worker process of the job take it too, and then call the hook of the job's own runtime_env."""
+    users_hook = jobs_own.get("worker_process_setup_hook")
+    more = {"env_vars": {USERS_HOOK: users_hook}} if users_hook else {}
+    return {"worker_process_setup_hook": f"{in_worker.__module__}.{in_worker.__name__}", **more}
+
+
+class Masked(logging.Formatter):
+    """For the driver's own log, whose lines, and tracebacks, may come from clients that print what they were given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return masked(super().format(record))
+
+
+# ---- in a worker
+
+
+def worker_variables(given: dict[str, str]) -> dict[str, str]:
+    """Variables of some workers' own runtime_env, which win over what is handed over to the job."""
+    return {**given, KEPT: ",".join(given)} if given and VARIABLE in os.environ else given
+
+
+def in_worker() -> None:
+    """Ray calls this at the start of each worker process of the job."""
+    from plugin_core.ray_internals import kv
+
+    data = kv.get_in_worker(os.environ[VARIABLE])
+    if data is None:
+        raise InfrastructureError("what was handed over to this job is gone: its driver has ended")
+    Secrets.unpack(data).without(os.environ.get(KEPT, "").split(",")).install()
+    if hook := os.environ.get(USERS_HOOK):
+        module, _, name = hook.rpartition(".")
+        getattr(importlib.import_module(module), name)()

@@ -1,0 +1,1 @@
+"""One module for each framework: it builds the framework's Ray trainer."""

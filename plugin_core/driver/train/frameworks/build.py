@@ -1,0 +1,64 @@
+"""The frameworks, by name. Each module turns a TrainSpec into a Ray trainer and is imported only where it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.specs.extras import require
+from plugin_core.specs.frameworks import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from plugin_core.specs import TrainSpec
+
+
+@dataclass(frozen=True)
+class TrainerInputs:
+    """What every trainer of Ray takes, ready made. `wrap` is around `train_loop` already, and goes around a loop of the
+    framework's own."""
+
+    train_loop: Callable[..., Any] | None
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    train_loop_config: dict[str, Any]
+    scaling_config: Any
+    run_config: Any
+    datasets: dict[str, Any]
+    dataset_config: Any = None
+
+    def for_trainer(self) -> dict[str, Any]:
+        """The keyword arguments that all of Ray's trainers have, but for the loop and its config."""
+        names = ("scaling_config", "run_config", "datasets", "dataset_config")
+        return {name: getattr(self, name) for name in names}
+
+
+def worker_environment(spec: TrainSpec) -> dict[str, str]:
+    """Variables that the workers must have before the framework is imported."""
+    environment = {}
+    if spec.framework == "tensorflow":
+        from plugin_core.specs import TensorflowConfig
+
+        environment["TF_USE_LEGACY_KERAS"] = str(int((spec.tensorflow_config or TensorflowConfig()).legacy_keras))
+    if spec.framework == "jax":
+        environment["JAX_PLATFORMS"] = "cuda" if spec.scaling_config.use_gpu else "cpu"
+    if "deepspeed_config" in FRAMEWORKS[spec.framework].options and not spec.scaling_config.use_gpu:
+        environment["DS_ACCELERATOR"] = "cpu"
+    return environment
+
+
+def require_packages(spec: TrainSpec) -> None:
+    """Raise SpecError where a package of the spec's framework is missing here, or too old."""
+    for package, oldest in FRAMEWORKS[spec.framework].packages.items():
+        require("framework", spec.framework, package, spec.framework, oldest)
+    if spec.framework == "tensorflow" and worker_environment(spec)["TF_USE_LEGACY_KERAS"] == "1":
+        require("tensorflow_config.legacy_keras", True, "tf_keras", "tensorflow")
+    if spec.deepspeed_config is not None:
+        require("deepspeed_config", spec.deepspeed_config, "deepspeed", "deepspeed")
+
+
+def build_trainer(spec: TrainSpec, inputs: TrainerInputs) -> Any:
+    """The framework's Ray trainer, not yet started."""
+    require_packages(spec)
+    module = importlib.import_module(f"plugin_core.driver.train.frameworks.{FRAMEWORKS[spec.framework].module}")
+    return module.build(spec, inputs)

@@ -1,0 +1,33 @@
+"""PyTorch, and what trains on its process groups (Lightning, Transformers, Accelerate, DeepSpeed), on
+`ray.train.torch.TorchTrainer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugin_core.driver.train.frameworks.build import TrainerInputs
+from plugin_core.specs import TorchConfig, TrainSpec
+
+
+def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
+    from ray.train.torch import TorchTrainer
+
+    config = inputs.train_loop_config
+    if spec.deepspeed_config is not None:
+        config = {**config, "deepspeed_config": spec.deepspeed_config}
+    return TorchTrainer(
+        inputs.train_loop,
+        train_loop_config=config,
+        torch_config=_torch_config(spec.torch_config or TorchConfig()),
+        **inputs.for_trainer(),
+    )
+
+
+def _torch_config(options: TorchConfig) -> Any:
+    from ray.train.torch import TorchConfig as RayTorchConfig
+
+    if options.backend == "xla":
+        from ray.train.torch.xla import TorchXLAConfig
+
+        return TorchXLAConfig(init_method=options.init_method, timeout_s=options.timeout_s)
+    return RayTorchConfig(backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s)

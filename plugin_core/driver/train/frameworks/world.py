@@ -1,0 +1,123 @@
+"""The world check: whether workers that should train together really do.
+
+What goes wrong is silent: each worker trains alone on its part of the data, all of them report, and one model of part of
+the data is what comes out. So a worker that reports is looked at: has it ever met the others in its framework's own
+collectives?
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from plugin_core.errors import UserCodeError
+from plugin_core.specs.frameworks import FRAMEWORKS
+
+_lightgbm_networks = 0
+
+
+class WorldError(UserCodeError):
+    """Workers that should train together train alone."""
+
+
+def watch(framework: str) -> None:
+    """Begin to note what `check` asks for, before the loop runs."""
+    if framework == "lightgbm":
+        _watch_lightgbm()
+
+
+def check(framework: str, num_workers: int) -> None:
+    """Raise WorldError where this worker, of several, has trained alone so far."""
+    why = _CHECKS[framework](num_workers) if num_workers > 1 and framework in _CHECKS else None
+    if why:
+        raise WorldError(
+            f"scaling_config.num_workers: given {num_workers}, but each worker trains alone: {why}; what joins them:"
+            f" {FRAMEWORKS[framework].join} (world_check=False where that is what you want)"
+        )
+
+
+def _torch(num_workers: int) -> str | None:
+    if (accelerate := _accelerate(num_workers)) is not None:
+        return accelerate
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        return "torch.distributed has no process group"
+    if dist.get_world_size() != num_workers:
+        return f"torch.distributed has {dist.get_world_size()} ranks"
+    if not any(_calls(group) for group in dist.distributed_c10d._world.pg_map):
+        return "no collective operation was called in any process group"
+    return None
+
+
+def _calls(group: Any) -> int:
+    """How many collectives the group has run; its backend counts them for its own checks."""
+    return int(group._get_sequence_number_for_group())
+
+
+def _accelerate(num_workers: int) -> str | None:
+    """What Accelerate (and with it Transformers) says, where the loop has made an Accelerator."""
+    if "accelerate" not in sys.modules:
+        return None
+    from accelerate.state import AcceleratorState, PartialState
+
+    found = PartialState._shared_state.get("num_processes", num_workers)
+    if found != num_workers:
+        return f"Accelerate has num_processes={found}"
+    kind = AcceleratorState._shared_state.get("distributed_type")
+    # Accelerator(fsdp_plugin=…) sets the variable, and takes the plugin up on a GPU or the like alone
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and kind is not None and kind.value != "FSDP":
+        return f"Accelerate ignores its FSDP plugin on this device (distributed_type={kind.value}), so nothing is sharded"
+    return None
+
+
+def _tensorflow(num_workers: int) -> str | None:
+    from tensorflow.python.eager import context
+
+    # the server of its collectives, which MultiWorkerMirroredStrategy starts
+    found = context.context()._collective_ops_server_def
+    return None if found is not None else "no MultiWorkerMirroredStrategy was made"
+
+
+def _watch_lightgbm() -> None:
+    import lightgbm
+
+    connect = lightgbm.Booster.set_network
+
+    def set_network(self: Any, *args: Any, **kwargs: Any) -> Any:
+        global _lightgbm_networks
+        _lightgbm_networks += 1
+        return connect(self, *args, **kwargs)
+
+    lightgbm.Booster.set_network = set_network
+
+
+def _lightgbm(num_workers: int) -> str | None:
+    return None if _lightgbm_networks else "LightGBM was given no network parameters"
+
+
+def _horovod(num_workers: int) -> str | None:
+    import horovod.torch as hvd
+
+    if not hvd.is_initialized():
+        return "Horovod is not initialised"
+    return None if hvd.size() == num_workers else f"Horovod has {hvd.size()} ranks"
+
+
+def _jax(num_workers: int) -> str | None:
+    import jax
+
+    found = jax.process_count()
+    return None if found == num_workers else f"JAX has {found} processes"
+
+
+#: XGBoost needs none: Ray puts its communicator around the loop. Plain Python has no world.
+_CHECKS: dict[str, Callable[[int], str | None]] = {
+    **dict.fromkeys(("torch", "lightning", "transformers", "accelerate", "deepspeed"), _torch),
+    "tensorflow": _tensorflow,
+    "lightgbm": _lightgbm,
+    "horovod": _horovod,
+    "jax": _jax,
+}

@@ -1,0 +1,111 @@
+"""What ends a training early, decided in Ray Train's controller: a fence, a user's error, resources that never come."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+from plugin_core.driver.resources import in_words, no_resources
+from plugin_core.errors import FencedError, InfrastructureError, StorageError
+from plugin_core.errors.classify import classify
+from plugin_core.ray_internals.controller import ControllerCallback, WorkerGroupCallback, state_name
+from plugin_core.ray_internals.train_errors import UserExceptionWithTraceback
+from plugin_core.runs.fence import Fence
+
+#: Seconds between two looks at the fence; a controller whose driver is frozen stops by itself.
+FENCE_EVERY_S = 5.0
+#: Seconds that the exception of some workers waits for the errors of the others: a lost peer shows on the living first.
+GRACE_S = 3.0
+_WAITING = frozenset({"initializing", "scheduling", "rescheduling", "restarting", "resizing"})
+
+logger = logging.getLogger(__name__)
+
+
+class GuardCallback(ControllerCallback, WorkerGroupCallback):
+    """Raises in the controller's hooks, which ends the training with that error: Ray repeats what a worker raised
+    `max_failures` times, and asks for resources for ever."""
+
+    def __init__(self, run_uri: str, attempt: int, scheduling_timeout_s: float | None):
+        self._run_uri = run_uri
+        self._attempt = attempt
+        self._scheduling_timeout_s = scheduling_timeout_s
+        self._worker_group: Any = None
+        self._waiting_since: float | None = time.monotonic()
+        self._wanted = ""
+        self._polling_again = False
+
+    # ---- the fence
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        threading.Thread(target=self._watch_fence, daemon=True, name="fence").start()
+
+    def _watch_fence(self) -> None:
+        fence = Fence(self._run_uri, self._attempt)
+        while True:
+            try:
+                fence.check()
+            except FencedError as exc:
+                logger.warning("%s", exc.message)
+                os._exit(exc.exit_code)
+            except StorageError as exc:
+                logger.warning("%s; training goes on", exc.message)
+            time.sleep(FENCE_EVERY_S)
+
+    # ---- errors of workers
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        self._worker_group = worker_group
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        self._worker_group = None
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """Where only users' exceptions are seen, look again for a while: the loss of a peer shows late, and then wins."""
+        statuses = worker_group_status.worker_statuses
+        if self._polling_again or self._worker_group is None or not worker_group_status.errors:
+            return
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline and self._only_users_errors(statuses):
+            self._polling_again = True
+            try:
+                later = self._worker_group.poll_status(timeout=0.5)
+            finally:
+                self._polling_again = False
+            for rank, status in later.worker_statuses.items():
+                if status.error is not None and statuses[rank].error is None:
+                    statuses[rank] = status
+
+    @staticmethod
+    def _only_users_errors(statuses: dict[int, Any]) -> bool:
+        """Some ranks failed by an exception of the user's, and some of the others may be about to say more."""
+        errors = [status.error for status in statuses.values() if status.error is not None]
+        still = any(status.running and status.error is None for status in statuses.values())
+        return still and all(isinstance(error, UserExceptionWithTraceback) for error in errors)
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        state = state_name(current_state)
+        if state == "restarting":
+            error = classify(current_state.training_failed_error)
+            if not isinstance(error, InfrastructureError):
+                raise error
+        self._watch_scheduling(state, current_state)
+
+    # ---- resources
+
+    def _watch_scheduling(self, state: str, current_state: Any) -> None:
+        if state not in _WAITING:
+            self._waiting_since = None
+            return
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
+        decision = getattr(current_state, "scaling_decision", None)
+        if decision is not None:
+            self._wanted = f"{decision.num_workers} workers of {in_words(decision.resources_per_worker)} each"
+        limit = self._scheduling_timeout_s
+        # "scheduling" is the start itself: it ends, or fails into "rescheduling" after its own timeout
+        if limit is None or state == "scheduling" or time.monotonic() - self._waiting_since < limit:
+            return
+        raise no_resources(limit, self._wanted)

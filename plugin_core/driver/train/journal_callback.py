@@ -1,0 +1,88 @@
+"""What we listen to on Ray Train's controller: the journal."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Callable
+from typing import Any
+
+from plugin_core.driver.train.snapshot import Standing
+from plugin_core.ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback, state_name
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalWriter
+
+logger = logging.getLogger(__name__)
+
+
+class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
+    """Writes every report and every change of phase to the journal, in the controller's process.
+
+    Ray's public `UserCallback` sees the reports but neither the phases nor the end of the run, at which the last lines
+    must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
+    ControllerError, which ends the training. `then` gets each report's entry once it is on storage.
+
+    An entry's `metrics` are rank 0's; with `all_ranks` it has those of every rank, in order, as `ranks`. `report` counts
+    all reports; `index` counts them as if nothing had ever been killed: workers that start anew from a checkpoint go on
+    with the index after the checkpoint's, so what they report again has an index that was there before.
+    """
+
+    def __init__(
+        self,
+        run_uri: str,
+        attempt: int,
+        standing: Standing,
+        then: Callable[[dict[str, Any]], None] | None = None,
+        all_ranks: bool = False,
+    ):
+        self._run_uri = run_uri
+        self._attempt = attempt
+        self._reports = standing.reports
+        #: of the last report, and of the checkpoint from which workers would start
+        self._index = self._start = standing.index
+        self._lost = list(standing.lost)
+        self._then = then
+        self._all_ranks = all_ranks
+        self._writer: JournalWriter | None = None
+
+    def before_worker_group_start(self, worker_group_context: Any) -> None:
+        self._index = self._start
+        while self._lost:
+            self._append(self._lost.pop(0))
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        self._reports += 1
+        self._index += 1
+        checkpoint = training_report.checkpoint
+        name = posixpath.basename(checkpoint.path) if checkpoint else None
+        if name is not None:
+            self._start = self._index
+        entry = {
+            "report": self._reports,
+            "index": self._index,
+            "metrics": metrics[0] if metrics else {},
+            "checkpoint": name,
+        }
+        if self._all_ranks:
+            entry["ranks"] = metrics
+        self._append(entry)
+        if self._then is not None and self._writer is not None:
+            self._writer.flush()
+            self._then(entry)
+
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        before, now = state_name(previous_state), state_name(current_state)
+        if before != now:
+            self._append({"phase": now})
+
+    def after_controller_finish(self, result: Any) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        try:
+            if self._writer is None:
+                self._writer = JournalWriter(RunDir.at(self._run_uri), self._attempt)
+            self._writer.append(entry)
+        except Exception:
+            logger.exception("the journal misses an entry: %s", entry)

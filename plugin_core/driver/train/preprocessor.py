@@ -1,0 +1,33 @@
+"""TODO"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+
+from plugin_core.errors import SpecError
+from plugin_core.runs.context import StepContext
+from plugin_core.specs.functions import call_with
+
+
+def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> Any:
+    """What the function `preprocessor` of the spec returns, fitted on the dataset "train"; kept in the run directory, so
+    that each attempt transforms alike. Raises SpecError where it returns no preprocessor."""
+    from ray.data.preprocessor import Preprocessor
+
+    place = context.rundir.step.child("preprocessor.pkl")
+    kept = place.read()
+    if kept is not None:
+        return pickle.loads(kept)
+    made = call_with(context.function("preprocessor"))
+    if not isinstance(made, Preprocessor):
+        raise SpecError(
+            f"preprocessor: given a function that returns {type(made).__name__}; accepted is one that returns a"
+            " preprocessor of ray.data.preprocessors"
+        )
+    fitted = made.fit(datasets["train"])
+    place.write(cloudpickle.dumps(fitted))
+    return fitted

@@ -1,0 +1,124 @@
+"""Before an attempt: is Ray's index of the run's checkpoints readable and true? If not, it is made anew.
+
+Ray Train restores from `checkpoint_manager_snapshot.json` alone and refuses to start, for good, when it is torn, empty, of
+another Ray version or lists a directory that is gone (ray 2.60). The journal knows every checkpoint that was registered,
+which happens only when all workers have uploaded theirs; so what the journal or a readable snapshot names *and* lies on
+storage is complete, and a directory that neither of them names is never restored from.
+
+Runs keep thousands of checkpoints, and Ray restores from the newest only. So that one, and the best, which the result
+names, are checked by their manifests; of the others it is enough that they are there. Whoever reads one of those checks it
+then (see `checkpoint_copy`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from plugin_core.driver.fenced_filesystem import SNAPSHOT
+from plugin_core.ray_internals import snapshot
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
+from plugin_core.runs.journal import index_of
+from plugin_core.specs import CheckpointConfig
+from plugin_core.storage import checkpoint_manifest
+from plugin_core.storage.threads import parallel
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands before an attempt: `reports` so far, the `index` of the report (counted from 1; see
+    `journal_callback`) from whose checkpoint it goes on, and the journal's entries that a kill has `lost`."""
+
+    reports: int = 0
+    index: int = 0
+    lost: tuple[dict[str, Any], ...] = ()
+
+
+def standing_of(rundir: RunDir, history: History) -> Standing:
+    """Told from journal and snapshot, the latter repaired. What came before a checkpoint's registration is always in the
+    journal (see `fenced_filesystem`), the registered checkpoint's own entry may be lost."""
+    reports, last = history.reports, history.last_index
+    index = {name: index_of(entry) for name, entry in history.checkpoints.items()}
+    data = rundir.location.child(SNAPSHOT).read()
+    listed, _ = snapshot.parse(data) if data is not None else ([], "")
+    lost = []
+    for number, entry in enumerate((entry for entry in listed if entry.name not in index), start=1):
+        report = {"report": reports + number, "index": last + number}
+        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name})
+        index[entry.name] = last + number
+    return Standing(reports + len(lost), index[listed[-1].name] if listed else 0, tuple(lost))
+
+
+def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:
+    """Make Ray's snapshot true where it is not; returns one sentence on what was wrong and done, "" where nothing was.
+
+    `history`: the run's, with the checkpoints that exist. Raises StorageError when storage cannot be read or written.
+    """
+    place = rundir.location.child(SNAPSHOT)
+    data = place.read()
+    listed, problem = snapshot.parse(data) if data is not None else ([], "is missing")
+    journaled = [snapshot.Registered(name, entry["metrics"]) for name, entry in history.checkpoints.items()]
+    if data is None and not journaled:
+        return ""
+    usable = _Usable(rundir, config, history.there)
+    there = {entry.name for entry in usable(listed)}
+    absent = [entry.name for entry in listed if entry.name not in there]
+    if absent:
+        problem = (
+            f"lists {len(absent)} absent, empty or damaged director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"
+        )
+    if not problem:
+        return ""
+    # in the journal's order; what only the snapshot knows came in the second before a kill, so it is the newest
+    known = {entry.name: entry for entry in [*journaled, *listed]}
+    kept = usable(list(known.values()))
+    if not kept and data is None:
+        return ""
+    if kept:
+        place.write(snapshot.dump(kept, _by_score(kept, config)))
+        done = f"was rebuilt with {len(kept)} checkpoint(s), the latest {kept[-1].name}"
+    else:
+        place.delete()
+        done = "was removed: no complete checkpoint is left, training starts from the beginning"
+    return f"{SNAPSHOT} {problem}; it {done}"
+
+
+class _Usable:
+    """Picks, of registered checkpoints in the order of their reports, those that a snapshot may list."""
+
+    def __init__(self, rundir: RunDir, config: CheckpointConfig, there: frozenset[str]):
+        self._run = rundir.location
+        self._config = config
+        self._there = there
+        self._empty: dict[str, bool] = {}
+        self._damaged = functools.cache(lambda name: bool(checkpoint_manifest.problem(self._run.child(name))))
+
+    def __call__(self, entries: list[snapshot.Registered]) -> list[snapshot.Registered]:
+        new = [entry.name for entry in entries if entry.name in self._there and entry.name not in self._empty]
+        self._empty.update(zip(new, parallel(lambda name: not self._run.child(name).names(), new), strict=True))
+        kept = [entry for entry in entries if self._empty.get(entry.name) is False]
+        while kept and self._damaged(kept[-1].name):
+            kept.pop()
+        if self._config.checkpoint_score_attribute is not None:
+            while kept and self._damaged((best := kept[_by_score(kept, self._config)[-1]]).name):
+                kept.remove(best)
+        return kept
+
+
+def _by_score(kept: list[snapshot.Registered], config: CheckpointConfig) -> list[int]:
+    """Their places in the order in which Ray keeps them: from worst to best, or as they were reported."""
+    order = list(range(len(kept)))
+    attribute = config.checkpoint_score_attribute
+    if attribute is not None:
+        sign = 1 if config.checkpoint_score_order == "max" else -1
+        order.sort(key=lambda i: _score(snapshot.metric(kept[i].metrics, attribute), sign))
+    return order
+
+
+def _score(value: Any, sign: int) -> float:
+    if not isinstance(value, (int, float)) or math.isnan(value):
+        return -math.inf
+    return sign * float(value)

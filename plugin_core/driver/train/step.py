@@ -1,0 +1,204 @@
+"""Train: TrainSpec → Ray trainer → fit → TrainResult."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.driver import datasets as data
+from plugin_core.driver import takeover
+from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, worker_environment
+from plugin_core.driver.train.preprocessor import fitted_preprocessor
+from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.driver.train.worker import WorkerOptions, wrap
+from plugin_core.loops import artifacts
+from plugin_core.loops.preprocessors import serialize
+from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History, metric
+from plugin_core.specs import TrainSpec
+from plugin_core.specs.json_values import is_number
+from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
+from plugin_core.storage.location import Location
+
+if TYPE_CHECKING:
+    from plugin_core.runs.context import StepContext
+
+#: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so it backs off
+#: with their number.
+HEALTH_CHECK_S = 0.1
+HEALTH_CHECK_S_PER_WORKER = 0.005
+
+logger = logging.getLogger(__name__)
+
+
+def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None = None) -> TrainResult:
+    """Train. `on_report` gets each report's journal entry, in the controller's process."""
+    spec = context.spec
+    assert isinstance(spec, TrainSpec)
+    _set_ray_defaults(spec)  # before Ray Train is imported
+    from plugin_core.driver.train.guard_callback import GuardCallback
+    from plugin_core.driver.train.journal_callback import JournalCallback
+
+    checkpoints = spec.run_config.checkpoint_config
+    history = History.read(context.rundir)
+    if repaired := repair_snapshot(context.rundir, checkpoints, history):
+        logger.warning("%s", repaired)
+    uri, attempt = context.rundir.uri, context.attempt
+    warm_start = spec.resume_from.uri if spec.resume_from else None
+    options = WorkerOptions(
+        uri,
+        attempt,
+        framework=spec.framework,
+        seed=spec.seed,
+        world_of=spec.framework if spec.world_check else None,
+        warm_start=warm_start,
+        score_attribute=checkpoints.checkpoint_score_attribute,
+        artifact_bytes=spec.limits.artifact_bytes,
+        environment=context.worker_environment,
+    )
+    callbacks = [
+        JournalCallback(uri, attempt, standing_of(context.rundir, history), on_report, all_ranks=spec.report_all_ranks),
+        GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
+    ]
+    datasets = {
+        name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
+        for name, config in spec.datasets.items()
+    }
+    data.check_rows(spec, datasets)
+    dataset = fingerprint_of_all(spec.datasets)
+    if spec.preprocessor is not None:
+        context.set_phase("fitting the preprocessor")
+        preprocessor = fitted_preprocessor(context, datasets)
+        datasets = {name: preprocessor.transform(dataset) for name, dataset in datasets.items()}
+        options = replace(options, preprocessor=serialize(preprocessor))
+    wrapped = functools.partial(wrap, options=options)
+    loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
+    inputs = TrainerInputs(
+        train_loop=wrapped(loop) if loop else None,
+        wrap=wrapped,
+        train_loop_config=spec.train_loop_config,
+        scaling_config=_scaling_config(spec),
+        run_config=_run_config(spec, context, callbacks),
+        datasets=datasets,
+        dataset_config=_dataset_config(spec),
+    )
+    trainer = build_trainer(spec, inputs)
+    context.set_phase("training")
+    return _collect(trainer.fit(), context, dataset)
+
+
+def _set_ray_defaults(spec: TrainSpec) -> None:
+    workers = spec.scaling_config.worker_range[1]
+    interval = max(HEALTH_CHECK_S, HEALTH_CHECK_S_PER_WORKER * workers)
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", f"{interval:g}")
+    scheduling = spec.limits.scheduling_timeout_s
+    if scheduling is not None:
+        # the controller asks for the workers' resources this long before it looks up (Ray's default is 60 s)
+        os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
+    # otherwise every line that a worker prints appears twice in the job's log
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+
+
+def _scaling_config(spec: TrainSpec) -> Any:
+    from ray.train import ScalingConfig
+
+    return ScalingConfig(**spec.scaling_config.model_dump(exclude_none=True))
+
+
+def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> Any:
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig
+
+    ours = spec.run_config
+    parent, _, name = context.rundir.location.path.rpartition("/")
+    return RunConfig(
+        name=name,
+        storage_path=parent or "/",
+        storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
+        checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
+        failure_config=FailureConfig(**ours.failure_config.model_dump()),
+        worker_runtime_env=_worker_runtime_env(spec),
+        callbacks=callbacks,
+    )
+
+
+def _dataset_config(spec: TrainSpec) -> Any:
+    if all(config.shard for config in spec.datasets.values()):
+        return None  # Ray's default: each worker a part of each
+    from ray.train import DataConfig
+
+    return DataConfig(datasets_to_split=[name for name, config in spec.datasets.items() if config.shard])
+
+
+def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
+    """The spec's own, over the variables that its framework must have."""
+    given = spec.run_config.worker_runtime_env or {}
+    variables = takeover.worker_variables({**worker_environment(spec), **given.get("env_vars", {})})
+    return {**given, "env_vars": variables} if variables else given or None
+
+
+def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
+    """The result of a training that was ended early, told from its journal: the last report, and of the checkpoints
+    that are still there the latest and the best."""
+    history = History.read(rundir)
+    kept = list(history.checkpoints.values())
+    config = spec.run_config.checkpoint_config
+    score = config.checkpoint_score_attribute
+    best = None
+    if score:
+        scored = [entry for entry in kept if is_number(metric(entry["metrics"], score))]
+        better = max if config.checkpoint_score_order == "max" else min
+        best = better(scored, key=lambda entry: metric(entry["metrics"], score)) if scored else None
+
+    def reference(entry: dict[str, Any] | None) -> CheckpointRef | None:
+        return CheckpointRef(uri=rundir.location.child(entry["checkpoint"]).uri) if entry else None
+
+    return TrainResult(
+        run=RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt),
+        metrics=history.metrics,
+        checkpoint=reference(kept[-1] if kept else None),
+        best_checkpoint=reference(best),
+        reports=history.reports,
+    )
+
+
+def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainResult:
+    """The result from Ray's, with the metrics of the very last report, which Ray forgets when it had no checkpoint."""
+    config = context.spec.run_config.checkpoint_config
+    history = History.read(context.rundir, config.checkpoint_score_attribute)
+    best = None
+    if config.checkpoint_score_attribute and result.best_checkpoints:
+        best = result.get_best_checkpoint(config.checkpoint_score_attribute, config.checkpoint_score_order)
+    return TrainResult(
+        run=context.run,
+        metrics=history.metrics if history.reports else result.metrics or {},
+        checkpoint=_reference(result.checkpoint, context.rundir.location),
+        best_checkpoint=_reference(best, context.rundir.location),
+        reports=history.reports,
+        dataset=dataset,
+        artifacts=kept.uri if (kept := context.rundir.location.child(artifacts.FOLDER)).names() else None,
+        warnings=_score_warnings(history),
+    )
+
+
+def _score_warnings(history: History) -> list[str]:
+    """What is wrong with the ranking of checkpoints: Ray ranks those without a score last, and says nothing."""
+    score, unranked, checkpointed = history.score, history.unranked, history.checkpointed
+    if not unranked:
+        return []
+    field = "run_config.checkpoint_config.checkpoint_score_attribute"
+    if unranked < checkpointed:
+        return [f"{field}: {unranked} of {checkpointed} checkpoints have no number as {score!r} and rank last"]
+    names = ", ".join(sorted(history.names)) or "none"
+    return [f"{field}: given {score!r}, which no checkpoint's report has; accepted is one of {names}"]
+
+
+def _reference(checkpoint: Any, location: Location) -> CheckpointRef | None:
+    if checkpoint is None:
+        return None
+    return CheckpointRef(uri=location.child(checkpoint.path.rstrip("/").rpartition("/")[2]).uri)

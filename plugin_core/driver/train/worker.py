@@ -1,0 +1,181 @@
+"""What runs around the user's train loop in every worker process."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from plugin_core.driver.train.frameworks import world
+from plugin_core.driver.train.frameworks.seeds import set_seed
+from plugin_core.errors.classify import TRACEBACK
+from plugin_core.loops.artifacts import Artifacts
+from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
+from plugin_core.specs.functions import call_with
+from plugin_core.specs.json_values import json_safe
+from plugin_core.storage import checkpoint_manifest
+
+_OWN_FILES = (__file__, call_with.__code__.co_filename)
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
+    metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `preprocessor` what
+    goes with each checkpoint of rank 0, `artifact_bytes` the most that is kept of a worker's files, `environment` the
+    variables of rank 0 and of the others."""
+
+    run_uri: str
+    attempt: int
+    framework: str
+    seed: int | None = None
+    world_of: str | None = None
+    warm_start: str | None = None
+    score_attribute: str | None = None
+    preprocessor: str | None = None
+    artifact_bytes: int = 0
+    environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
+
+
+def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
+    """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
+    checkpoint, `report()` returns when its checkpoint is one that the run would resume from, and the first one fails
+    where this worker trains alone."""
+
+    def train_loop_per_worker(config: dict[str, Any]) -> Any:
+        check_world = _WorldCheck(options.world_of)
+        artifacts = _install(options, check_world)
+        if options.seed is not None:
+            set_seed(options.framework, options.seed)
+        try:
+            returned = call_with(loop, config)
+            check_world()
+            return returned
+        except Exception as exc:
+            # Ray hands the exception on without its traceback
+            setattr(exc, TRACEBACK, _users_traceback(exc))
+            raise
+        finally:
+            artifacts.end()
+
+    return train_loop_per_worker
+
+
+def _users_traceback(exc: Exception) -> str:
+    """The traceback without the frames of this package around the user's loop."""
+    found = exc.__traceback__
+    while found is not None and found.tb_next is not None and found.tb_frame.f_code.co_filename in _OWN_FILES:
+        found = found.tb_next
+    return "".join(traceback.format_exception(type(exc), exc, found))
+
+
+class _WorldCheck:
+    """Checks the world once: it is there from the first report on, or never."""
+
+    def __init__(self, framework: str | None):
+        self._framework = framework
+        if framework is not None:
+            world.watch(framework)
+
+    def __call__(self) -> None:
+        if self._framework is not None:
+            import ray.train
+
+            world.check(self._framework, ray.train.get_context().get_world_size())
+            self._framework = None
+
+
+def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifacts:
+    import ray.train
+    from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
+
+    from plugin_core.ray_internals import worker
+    from plugin_core.specs.results import CheckpointRef
+
+    context = worker.worker_context()
+    os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
+    # what a killed worker group of this attempt left half uploaded keeps its number
+    taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
+    skip = max(0, taken - context.report_call_index)
+    artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
+    artifacts.begin()
+
+    class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
+        """Ray's own hook for changing what `ray.train.report` and `get_checkpoint` do in a worker."""
+
+        def report(
+            self,
+            metrics: dict[str, Any],
+            checkpoint: Any = None,
+            checkpoint_dir_name: str | None = None,
+            checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
+            **kwargs: Any,
+        ) -> None:
+            check_world()
+            # a replayed epoch must not write into the directory of its first run, which top-K may delete later; rank 0
+            # names the directory for all
+            number = worker.worker_context().report_call_index + 1 + skip
+            name = f"{checkpoint_dir_name or 'checkpoint'}_a{options.attempt:03}_{number:06}"
+            if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
+                checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
+            if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD:
+                kwargs.setdefault("checkpoint_upload_fn", checkpoint_manifest.upload)
+            super().report(
+                _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
+            )
+            if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
+                checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
+            if checkpoint is not None:
+                artifacts.keep()
+            if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
+                # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
+                # interval. This waits for the controller's next poll.
+                ray.train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)
+
+        def get_checkpoint(self) -> Any:
+            own = super().get_checkpoint()
+            if own is not None:
+                return for_the_node(own, options.run_uri)
+            return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
+
+    worker.install(SafeTrainFnUtils())
+    return artifacts
+
+
+def for_the_node(checkpoint: Any, run_uri: str) -> Any:
+    """A checkpoint of this run, of which the workers of a node share one copy (see `checkpoint_copy`)."""
+    from plugin_core.specs.results import CheckpointRef
+    from plugin_core.storage.location import Location
+
+    place = Location.of(run_uri).child(posixpath.basename(checkpoint.path.rstrip("/")))
+    return CheckpointRef(uri=place.uri).to_ray() if checkpoint.path.rstrip("/") == place.path else checkpoint
+
+
+def _numbers_taken(options: WorkerOptions) -> int:
+    """The highest number among the checkpoint directories of this attempt, registered or not."""
+    from plugin_core.runs.directory import RunDir
+
+    pattern = re.compile(rf"_a{options.attempt:03}_(\d+)$")
+    found = (pattern.search(name) for name in RunDir.at(options.run_uri).location.names())
+    return max((int(match.group(1)) for match in found if match), default=0)
+
+
+def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:
+    """JSON-safe metrics. Ray ranks a checkpoint without its score last, but breaks on one that is null, as NaN becomes."""
+    safe: dict[str, Any] = json_safe(metrics)
+    if score_attribute is None:
+        return safe
+    return _without_null(safe, score_attribute.split("/"))
+
+
+def _without_null(metrics: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    if path[0] not in metrics:
+        return metrics
+    inner = metrics[path[0]]
+    if len(path) > 1 and isinstance(inner, dict):
+        return {**metrics, path[0]: _without_null(inner, path[1:])}
+    return {key: value for key, value in metrics.items() if key != path[0] or value is not None}

@@ -1,0 +1,1 @@
+"""The search step: Ray Tune around trainings that are runs of their own."""

@@ -1,0 +1,79 @@
+"""Ray Tune's schedulers and searchers by name, with options that are checked rather than passed over."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError
+from plugin_core.specs import search_space
+
+if TYPE_CHECKING:
+    from plugin_core.specs.tune import SchedulerConfig, SearchConfig
+
+#: Options that are themselves search spaces.
+_SPACES = ("hyperparam_mutations",)
+#: What the spec says already.
+_OURS = ("self", "metric", "mode", "space")
+
+
+def make_scheduler(config: SchedulerConfig | None) -> Any:
+    """The scheduler; its time is counted in reports, unless the options say otherwise. None: trials run to their end."""
+    if config is None:
+        return None
+    from ray.tune.schedulers import SCHEDULER_IMPORT
+
+    name = "async_hyperband" if config.type == "asha" else config.type
+    made = _class("scheduler", config.type, SCHEDULER_IMPORT[name])
+    accepted = _accepted(made)
+    options = {key: search_space.to_ray(value) if key in _SPACES else value for key, value in config.options.items()}
+    if "time_attr" in accepted:
+        options.setdefault("time_attr", "training_iteration")
+    return _make("scheduler", config.type, made, accepted, options)
+
+
+def make_searcher(config: SearchConfig | None) -> Any:
+    """The searcher. None: random."""
+    if config is None:
+        return None
+    from ray.tune.search import SEARCH_ALG_IMPORT
+
+    made = _class("search_alg", config.type, SEARCH_ALG_IMPORT[config.type])
+    return _make("search_alg", config.type, made, _accepted(made), config.options)
+
+
+def _class(field: str, name: str, found: Any) -> type[Any]:
+    """Ray's tables hold a class, or a function that imports one."""
+    try:
+        made: type[Any] = found if inspect.isclass(found) else found()
+    except ImportError as exc:
+        raise _not_installed(field, name, exc) from exc
+    return made
+
+
+def _accepted(made: type[Any]) -> list[str]:
+    return [name for name in inspect.signature(made).parameters if name not in _OURS]
+
+
+def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], options: dict[str, Any]) -> Any:
+    for option in options:
+        if option not in accepted:
+            close = difflib.get_close_matches(option, accepted, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise SpecError(f"{field}.{option}: given with {name!r}; accepted are {', '.join(accepted)}{hint}")
+    try:
+        return made(**options)
+    except (ImportError, AssertionError) as exc:
+        if isinstance(exc, AssertionError) and "install" not in str(exc):
+            raise SpecError(f"{field}: given {name!r} with {options!r}, which it does not take ({exc})") from exc
+        raise _not_installed(field, name, exc) from exc
+    except (TypeError, ValueError) as exc:
+        raise SpecError(f"{field}: given {name!r} with {options!r}, which it does not take ({exc})") from exc
+
+
+def _not_installed(field: str, name: str, exc: Exception) -> SpecError:
+    return SpecError(
+        f"{field}: given {name!r}, whose package is not installed on the cluster ({exc}); pip install it there"
+    )

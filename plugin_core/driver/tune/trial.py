@@ -1,0 +1,176 @@
+"""One trial: a Ray Train run within the search's run, whose reports are told to Ray Tune one by one.
+
+A trial that gets another's checkpoint (population based training) begins another *leg*: a run of its own that starts warm
+from it. A leg is named after what it starts from, so whoever begins it again goes on with it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import logging
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.result import RESULT_DUPLICATE
+
+from plugin_core.driver.tune.report_channel import Sender
+from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
+from plugin_core.errors.classify import classify
+from plugin_core.runs import code as run_code
+from plugin_core.runs.context import StepContext
+from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.runs.journal import iter_reports
+from plugin_core.runs.pins import pin
+from plugin_core.specs import TrainSpec, TuneSpec
+from plugin_core.specs.results import CheckpointRef
+from plugin_core.storage.location import be_patient
+
+#: The keys that a trial's results have beside the metrics: its leg's name, and how many reports there were so far.
+LEG, REPORTS = "leg", "reports"
+#: What Ray Tune keeps as a trial's checkpoint: where the real one is.
+REFERENCE = "reference.json"
+
+logger = logging.getLogger(__name__)
+
+
+class Trial(tune.Trainable):
+    """Ray Tune's side of a trial, in an actor without resources of its own. `attempt` is that of the whole search."""
+
+    def setup(
+        self, config: dict[str, Any], run_uri: str = "", attempt: int = 0, mailbox: Any = None, code: str = ""
+    ) -> None:
+        be_patient()
+        search = RunDir.at(run_uri)
+        run_code.hold(search, code)
+        spec = search.read_spec()
+        assert isinstance(spec, TuneSpec)
+        self._search_spec = spec
+        self._chosen = config
+        self._mailbox = mailbox
+        self._context = StepContext(spec, search, attempt, search.read_payload(), lambda phase: None)
+        self._reference: dict[str, Any] = {}
+        self._leg: RunDir | None = None
+        self._told = 0
+        self._latest: str | None = None
+        #: reports from before this actor was, which Ray Tune has not heard of or has forgotten
+        self._before: deque[dict[str, Any]] = deque()
+        self._error: Exception | None = None
+
+    def step(self) -> dict[str, Any]:
+        """The next report. Raises what the training died of."""
+        leg = self._leg or self._begin()
+        entry = self._before.popleft() if self._before else ray.get(self._mailbox.next.remote(leg.name))
+        if entry is None:
+            return self._end()
+        self._told += 1
+        self._latest = entry.get("checkpoint") or self._latest
+        metrics = {name: float("nan") if value is None else value for name, value in entry["metrics"].items()}
+        self._check(metrics)
+        return {**metrics, LEG: leg.name, REPORTS: self._told}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        reference = self._reference  # as it was restored, where nothing has begun since
+        if self._leg is not None:
+            reference = {"trial": self.trial_id, "leg": self._leg.name, "reports": self._told, "checkpoint": ""}
+            if self._latest:
+                reference["checkpoint"] = self._leg.location.child(self._latest).uri
+        Path(checkpoint_dir, REFERENCE).write_text(json.dumps(reference))
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        self._reference = json.loads(Path(checkpoint_dir, REFERENCE).read_text())
+
+    # ---- how
+
+    def _begin(self) -> RunDir:
+        spec = self._search_spec.trial_spec(self._chosen)
+        given, name = self._reference, f"trial-{self.trial_id}"
+        if given and given["trial"] == self.trial_id and not self._changed(given["leg"], spec):
+            name = given["leg"]  # paused, or restored: the same leg goes on
+        elif given and given["checkpoint"]:
+            mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
+            name = f"{name}-{mark.hexdigest()[:8]}"
+            spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=given["checkpoint"])})
+        spec = spec.model_copy(update={"tracking": self._search_spec.tracking})
+        child = self._context.child(name, spec, "train")
+        leg = self._leg = child.rundir
+        if (ended := leg.end(child.attempt)) is not None:
+            # Ray Tune tries a failed trial again, which cannot cure what we recorded
+            raise from_outcome(ended.outcome, ended.message, ended.details)
+        if spec.resume_from is not None:
+            pin(spec.resume_from.uri, by=leg.uri)
+        told = given["reports"] if given and name == given["leg"] else 0
+        self._told = 0
+        for entry in iter_reports(leg):
+            if self._told < told:
+                self._told += 1
+                self._latest = entry.get("checkpoint") or self._latest
+            else:
+                self._before.append(entry)
+        ray.get(self._mailbox.begin.remote(name))
+        threading.Thread(target=self._train, args=(child,), daemon=True, name="fit").start()
+        return leg
+
+    def _changed(self, leg: str, spec: TrainSpec) -> bool:
+        kept = self._context.rundir.child(leg).read_record()["spec"]
+        return bool({**kept, "run_config": None, "resume_from": None} != {
+            **spec.to_json(), "run_config": None, "resume_from": None,
+        })  # fmt: skip
+
+    def _train(self, child: StepContext) -> None:
+        from plugin_core.driver.run_step import run_step
+
+        name = child.rundir.name
+        try:
+            if child.rundir.result() is None:
+                child.rundir.write_result(run_step(child, on_report=Sender(self._mailbox, name)))
+        except Exception as exc:  # noqa: BLE001 - handed to the actor's main thread
+            self._error = exc
+        finally:
+            ray.get(self._mailbox.end.remote(name))
+
+    def _end(self) -> dict[str, Any]:
+        if self._error is not None:
+            error = classify(self._error)
+            if not error.retryable:
+                self._record(error)
+            raise error from self._error
+        # a leg that takes over a checkpoint of the last epoch has nothing to report any more
+        if not self._told and not self._reference:
+            given = f"metric: given {self._search_spec.metric!r}"
+            raise self._refused(given, "which the train function did not report: it reported nothing")
+        return {RESULT_DUPLICATE: True, "done": True}
+
+    def _check(self, metrics: dict[str, Any]) -> None:
+        """Once a leg: what the search goes by has to be in what the train function reports."""
+        if self._told != 1:
+            return
+        metric, scheduler = self._search_spec.metric, self._search_spec.scheduler
+        if metric not in metrics:
+            close = difflib.get_close_matches(metric, metrics, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            reported = ", ".join(metrics) or "nothing"
+            raise self._refused(
+                f"metric: given {metric!r}", f"which the train function did not report; accepted are {reported}{hint}"
+            )
+        if scheduler is not None and scheduler.type in ("pbt", "pb2") and self._latest is None:
+            raise self._refused(
+                f"scheduler: given {scheduler.type!r}",
+                "which hands checkpoints from trial to trial, and the train function reported none; accepted is one that"
+                " reports a checkpoint with its metrics",
+            )
+
+    def _refused(self, given: str, why: str) -> SpecError:
+        error = SpecError(f"{given}, {why}")
+        self._record(error)
+        return error
+
+    def _record(self, error: RayTrainWorkflowsError) -> None:
+        assert self._leg is not None
+        end = AttemptEnd(error.outcome, error.message, getattr(error, "details", ""))
+        self._leg.record_end(self._context.attempt, end)

@@ -1,0 +1,141 @@
+"""The thread that watches over an attempt, in its driver: it beats, and ends the process when it must not go on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from plugin_core.errors import (
+    TERMINATED,
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    StepCancelledError,
+    StepError,
+    StepTimeoutError,
+    StorageError,
+)
+from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.specs import Limits
+
+#: Seconds between two looks at the run directory, each of which moves the heartbeat.
+BEAT_S = 2.0
+
+logger = logging.getLogger("raytrain.driver")
+
+
+class Terminated(StepError):
+    """Somebody sent this process a SIGTERM; what it means is for the supervisor to tell."""
+
+    outcome = TERMINATED
+
+
+class Watch:
+    """The thread that beats, and ends the process when the run directory, or a signal, says so.
+
+    `signals`: a file descriptor from which a byte can be read once a SIGTERM has come (see `signal_pipe`).
+    """
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        attempt: int,
+        limits: Limits,
+        stop: Callable[[RayTrainWorkflowsError], None],
+        signals: int | None = None,
+    ):
+        self._rundir = rundir
+        self._attempt = attempt
+        self._limits = limits
+        self._stop = stop
+        self._fence = Fence(rundir.uri, attempt)
+        self._started = time.monotonic()
+        self._spent_before = sum(_spent_s(rundir, before) for before in range(1, attempt))
+        self._interest = ("", self._started)
+        self._counter = 0
+        self._wake, self._closing = os.pipe()
+        self._watched = [self._wake] if signals is None else [self._wake, signals]
+        self.phase = "starting"
+        self.links: dict[str, str] = {}
+        self._links_shown: dict[str, str] = {}
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="watch")
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._closing)
+        self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            os.close(self._wake)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def look(self) -> None:
+        """Raise where this attempt must not go on."""
+        attempts = self._rundir.attempts()  # one request
+        self._fence.judge(attempts.latest)
+        if attempts.intent.cancel_through >= self._attempt:
+            raise StepCancelledError("the run was cancelled")
+        limit = self._limits.timeout_s
+        if limit is not None and self._spent_before + self.elapsed_s > limit:
+            raise StepTimeoutError(f"the step took longer than limits.timeout_s ({limit:g} s)")
+        orphan = self._limits.orphan_timeout_s
+        if orphan is not None and self._alone_for_s(attempts.interest) > orphan:
+            raise InfrastructureError(f"no orchestrator showed interest for limits.orphan_timeout_s ({orphan:g} s)")
+
+    def _alone_for_s(self, sign: str) -> float:
+        if sign != self._interest[0]:
+            self._interest = (sign, time.monotonic())
+        return time.monotonic() - self._interest[1]
+
+    def _loop(self) -> None:
+        while True:
+            ready, _, _ = select.select(self._watched, [], [], BEAT_S if self._counter else 0)
+            if self._wake in ready:
+                return
+            try:
+                self.look()
+                if ready:
+                    raise Terminated("the driver was told to stop (SIGTERM)")
+                self._counter += 1
+                self._rundir.beat(self._attempt, Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1)))
+                if (links := self.links) != self._links_shown:
+                    self._rundir.show_links(self._attempt, links)
+                    self._links_shown = links
+            except StorageError as exc:
+                if ready:
+                    self._stop(Terminated(f"the driver was told to stop (SIGTERM); {exc.message}"))
+                    return
+                logger.warning("%s; training goes on", exc.message)
+            except StepError as exc:
+                self._stop(exc)
+                return
+
+
+def _spent_s(rundir: RunDir, attempt: int) -> float:
+    """What an attempt took: as it recorded at its end, or, where it was killed, up to its last heartbeat."""
+    records = (rundir.end(attempt), rundir.heartbeat(attempt))
+    return max((record.elapsed_s for record in records if record is not None), default=0.0)
+
+
+def signal_pipe() -> int:
+    """A descriptor that becomes readable on SIGTERM, at once, whatever the main thread is doing.
+
+    Python runs its handlers in the main thread only, between two steps of its own; but the number of the signal is
+    written to this pipe by the interpreter's C handler. Ray sets a SIGTERM handler of its own later, which changes
+    nothing here.
+    """
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    return readable

@@ -1,0 +1,107 @@
+"""The engine API: all that an adapter for a workflow engine uses of this package.
+
+An adapter turns its engine's arguments into a spec and a cluster, calls `prepare` and `Supervisor.run`, passes on the
+events, and calls `acancel` when its task ends early. `docs/contributing.md` shows a complete one.
+
+Names load on first use: an engine's parser imports its adapter, and must not import aiohttp or Ray for that.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugin_core.clusters.base import Cluster as Cluster
+    from plugin_core.clusters.base import LocalCluster as LocalCluster
+    from plugin_core.clusters.base import RayCluster as RayCluster
+    from plugin_core.clusters.base import find_cluster as find_cluster
+    from plugin_core.clusters.doctor import describe_cluster as describe_cluster
+    from plugin_core.clusters.kuberay import kuberay_from_json as kuberay_from_json
+    from plugin_core.clusters.local_head_keeper import free_ports as free_ports
+    from plugin_core.clusters.secrets import Secrets as Secrets
+    from plugin_core.errors import RayTrainWorkflowsError as RayTrainWorkflowsError
+    from plugin_core.errors import SpecError as SpecError
+    from plugin_core.errors import StepCancelledError as StepCancelledError
+    from plugin_core.errors import StepError as StepError
+    from plugin_core.errors.plain_text import markdown_text as markdown_text
+    from plugin_core.errors.shown import shown as shown
+    from plugin_core.registry.api import CHAMPION as CHAMPION
+    from plugin_core.registry.api import promote as promote
+    from plugin_core.registry.api import rollback as rollback
+    from plugin_core.registry.base import ModelVersion as ModelVersion
+    from plugin_core.runs.directory import RunDir as RunDir
+    from plugin_core.runs.directory import run_name as run_name
+    from plugin_core.runs.history import History as History
+    from plugin_core.runs.spec_record import fields_fingerprint as fields_fingerprint
+    from plugin_core.runs.spec_record import fingerprint as fingerprint
+    from plugin_core.runs.spec_record import make_record as make_record
+    from plugin_core.specs import BatchInferSpec as BatchInferSpec
+    from plugin_core.specs import EvaluateSpec as EvaluateSpec
+    from plugin_core.specs import RetrainSpec as RetrainSpec
+    from plugin_core.specs import StepSpec as StepSpec
+    from plugin_core.specs import TrainSpec as TrainSpec
+    from plugin_core.specs import TuneSpec as TuneSpec
+    from plugin_core.specs import as_spec as as_spec
+    from plugin_core.specs.fields import check_size as check_size
+    from plugin_core.specs.parts import spec_datasets as spec_datasets
+    from plugin_core.specs.references import safe_link as safe_link
+    from plugin_core.specs.results import AnyResult as AnyResult
+    from plugin_core.specs.results import BatchInferResult as BatchInferResult
+    from plugin_core.specs.results import EvaluationResult as EvaluationResult
+    from plugin_core.specs.results import RetrainResult as RetrainResult
+    from plugin_core.specs.results import TrainResult as TrainResult
+    from plugin_core.specs.results import TuneResult as TuneResult
+    from plugin_core.specs.tracking import Tracker as Tracker
+    from plugin_core.storage.threads import Threads as Threads
+    from plugin_core.storage.threads import in_background as in_background
+    from plugin_core.storage.threads import in_own_loop as in_own_loop
+    from plugin_core.storage.threads import in_thread as in_thread
+    from plugin_core.storage.threads import run_sync as run_sync
+    from plugin_core.supervisor.follower import Event as Event
+    from plugin_core.supervisor.follower import Listener as Listener
+    from plugin_core.supervisor.generations import newest_run as newest_run
+    from plugin_core.supervisor.progress import Reading as Reading
+    from plugin_core.supervisor.report import markdown_report as markdown_report
+    from plugin_core.supervisor.report import metric_rows as metric_rows
+    from plugin_core.supervisor.supervisor import Supervisor as Supervisor
+    from plugin_core.supervisor.supervisor import acancel as acancel
+    from plugin_core.supervisor.supervisor import cancel as cancel
+    from plugin_core.supervisor.supervisor import prepare as prepare
+
+#: The names, by the module that defines them. A test compares this list with the imports above.
+_PUBLIC = {
+    "clusters.base": "Cluster LocalCluster RayCluster find_cluster",
+    "clusters.doctor": "describe_cluster",
+    "clusters.kuberay": "kuberay_from_json",
+    "clusters.local_head_keeper": "free_ports",
+    "clusters.secrets": "Secrets",
+    "errors": "RayTrainWorkflowsError SpecError StepCancelledError StepError",
+    "errors.plain_text": "markdown_text",
+    "errors.shown": "shown",
+    "registry.api": "CHAMPION promote rollback",
+    "registry.base": "ModelVersion",
+    "runs.directory": "RunDir run_name",
+    "runs.history": "History",
+    "runs.spec_record": "fields_fingerprint fingerprint make_record",
+    "specs": "BatchInferSpec EvaluateSpec RetrainSpec StepSpec TrainSpec TuneSpec as_spec",
+    "specs.fields": "check_size",
+    "specs.parts": "spec_datasets",
+    "specs.references": "safe_link",
+    "specs.results": "AnyResult BatchInferResult EvaluationResult RetrainResult TrainResult TuneResult",
+    "specs.tracking": "Tracker",
+    "storage.threads": "Threads in_background in_own_loop in_thread run_sync",
+    "supervisor.follower": "Event Listener",
+    "supervisor.generations": "newest_run",
+    "supervisor.progress": "Reading",
+    "supervisor.report": "markdown_report metric_rows",
+    "supervisor.supervisor": "Supervisor acancel cancel prepare",
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plugin_core.engine' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"plugin_core.{_HOME[name]}"), name)

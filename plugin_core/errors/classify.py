@@ -1,0 +1,221 @@
+"""What a failed step died of: the user's code, or the infrastructure under it."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import re
+import socket
+import traceback
+from typing import Any
+
+from plugin_core.errors import (
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    StorageError,
+    StorageFullError,
+    UserCodeError,
+)
+
+#: By package and class: what libraries raise for a lost peer, connection or service, whatever they say of it.
+_LOST = {
+    "torch": {
+        "DistError",
+        "DistBackendError",
+        "DistNetworkError",
+        "DistStoreError",
+        "RendezvousConnectionError",
+        "RendezvousTimeoutError",
+        "RendezvousClosedError",
+    },
+    "tensorflow": {"UnavailableError", "AbortedError"},
+    "horovod": {"HorovodInternalError", "HostsUpdatedInterrupt"},
+    "aiohttp": {"ClientConnectionError", "ClientPayloadError"},
+    "botocore": {
+        "HTTPClientError",
+        "ConnectionError",
+        "EndpointConnectionError",
+        "ConnectionClosedError",
+        "ResponseStreamingError",
+        "IncompleteReadError",
+    },
+    "requests": {"ConnectionError", "ChunkedEncodingError"},
+    "urllib3": {"ProtocolError", "NewConnectionError", "MaxRetryError", "ReadTimeoutError", "ConnectTimeoutError"},
+    "httpx": {"TransportError"},
+    "azure": {"ServiceRequestError", "ServiceResponseError"},
+    "google": {"ServerError", "TooManyRequests", "RetryError"},
+}
+#: By package, "" for a plain RuntimeError or OSError: what its errors say of a loss, in its own words.
+_SAYS = {
+    "": r"gloo/(transport|rendezvous)/|^NCCL error|^When [^:]+: AWS Error|google::cloud::Status\((UNAVAILABLE|INTERNAL)",
+    "xgboost": r"/collective/|\[tracker\]|\brabit\b",
+    "lightgbm": r"^Socket (send|recv|accept|construction) error|^Connecting to rank \d+ failed",
+    "jax": r"^(UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b|gloo/transport/|coordination (service|agent)",
+    # aborted also by a peer that starts anew and finds the collectives of the one before it
+    "tensorflow": r"Collective ops is aborted|[Cc]oordination (service|agent)|"
+    r"failed to connect to all addresses|Connection reset by peer",
+    "grpc": r"StatusCode\.UNAVAILABLE",
+}
+#: What the same libraries say of a mistake in the code, which comes again however often it is tried.
+_MISTAKE = re.compile(
+    r"invalid (usage|argument)|ncclInvalid|^Mismatched |"
+    r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|MALFORMED_\w+|VALIDATION|MISSING_\w+)"
+)
+#: The operating system's words for a lost connection. In an error without a number they count where a library raised it.
+_STRERROR = re.compile(r"Connection (reset|closed) by peer|Connection refused|Broken pipe|Connection timed out")
+_ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]")
+_LOST_NUMBERS = {
+    *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT, errno.ENOTCONN),
+    *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ESHUTDOWN),
+    *(errno.EIO, errno.ESTALE),
+}
+#: Answers of a service that another try may not get, by its HTTP status or its own word.
+_BUSY_STATUS, _BUSY_CODES = 429, {"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout", "InternalError"}
+_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
+
+
+def classify(error: BaseException) -> RayTrainWorkflowsError:
+    """The error of ours that an exception of a step means; errors of ours stay as they are.
+
+    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. A full
+    storage wins over that, since trying again cannot cure it.
+    """
+    causes = _causes(error)
+    for cause in causes.values():
+        if isinstance(cause, RayTrainWorkflowsError) and not isinstance(cause, StorageError):
+            return cause
+    for rank, cause in causes.items():
+        if _is_full(cause):
+            why = f"{_where(rank)}the storage is full ({_one_line(cause)}); the last complete checkpoint is kept"
+            return StorageFullError(why, _details(causes))
+    for rank, cause in causes.items():
+        if _is_infrastructure(cause):
+            return InfrastructureError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+    rank, cause = next(iter(causes.items()))
+    return UserCodeError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+
+
+def _causes(error: BaseException) -> dict[Any, BaseException]:
+    """The exceptions behind Ray's wrappers, by the worker's rank (None: no worker)."""
+    from ray.exceptions import RayActorError, RayTaskError
+    from ray.train import ControllerError, WorkerGroupError
+
+    if isinstance(error, WorkerGroupError) and error.worker_failures:
+        return dict(sorted(error.worker_failures.items()))
+    if isinstance(error, ControllerError):
+        return _causes(error.controller_failure)
+    if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
+        setattr(error.cause, TRACEBACK, str(error))
+        return {None: error.cause}
+    if isinstance(error, RayActorError) and error.actor_init_failed:
+        return {None: _CreationError(str(error))}
+    return {None: error}
+
+
+class _CreationError(Exception):
+    """What a user's class raised in an actor's `__init__`, of which Ray keeps the text alone."""
+
+    def __init__(self, text: str):
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+        super().__init__(last)
+        setattr(self, TRACEBACK, text)
+        name, _, self.said = last.partition(": ")
+        package, _, self.name = name.rpartition(".")
+        self.package = package.partition(".")[0]
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or bool(_FULL.search(str(error))))
+
+
+def _is_infrastructure(error: BaseException) -> bool:
+    from ray.exceptions import RayError, RayTaskError, UserCodeException
+
+    from plugin_core.ray_internals.train_errors import RayTrainError
+
+    if isinstance(error, (RayError, RayTrainError)):
+        return not isinstance(error, (RayTaskError, UserCodeException))
+    if isinstance(error, StorageError):
+        return True
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if _tells_of_a_loss(cause):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _tells_of_a_loss(error: BaseException) -> bool:
+    """By the type and where it was raised; by its words only where these are its library's own."""
+    if isinstance(error, _CreationError):
+        names, said = {(error.package, error.name)}, error.said
+        kind = getattr(builtins, error.name, Exception) if not error.package else Exception
+    else:
+        kind, said = type(error), str(error).strip()
+        names = {(cls.__module__.partition(".")[0].replace("jaxlib", "jax"), cls.__name__) for cls in kind.__mro__}
+    if _MISTAKE.search(said):
+        return False
+    if any(name in _LOST.get(package, ()) for package, name in names):
+        return True
+    response = getattr(error, "response", None)
+    if isinstance(response, dict) and _is_busy(response):
+        return True
+    if issubclass(kind, OSError):
+        return _os_error_is_loss(error, kind, said)
+    packages = {package for package, _ in names} - {"builtins"}
+    plain = issubclass(kind, RuntimeError)
+    if any(re.search(_SAYS[package], said) for package in (*packages, *([""] if plain else [])) if package in _SAYS):
+        return True
+    return plain and bool(_STRERROR.search(said)) and _raised_in_a_library(error)
+
+
+def _os_error_is_loss(error: BaseException, kind: type, said: str) -> bool:
+    if issubclass(kind, ConnectionError) or getattr(error, "errno", None) in _LOST_NUMBERS:
+        return True
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    if isinstance(getattr(error, "reason", None), OSError):  # urllib's URLError
+        return _tells_of_a_loss(error.reason)  # type: ignore[attr-defined]
+    # arrow's have their number in the text alone
+    number = _ERRNO.search(said)
+    return (number is not None and int(number[1]) in _LOST_NUMBERS) or bool(re.search(_SAYS[""], said))
+
+
+def _is_busy(response: dict[str, Any]) -> bool:
+    """Whether an answer of botocore's is one that another try may not get."""
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or status == _BUSY_STATUS or response.get("Error", {}).get("Code") in _BUSY_CODES
+
+
+def _raised_in_a_library(error: BaseException) -> bool:
+    """Whether the innermost frame is of an installed package."""
+    text = getattr(error, TRACEBACK, None) or "".join(traceback.format_tb(error.__traceback__))
+    files = re.findall(r'File "([^"]+)", line', text)
+    return bool(files) and not {"site-packages", "dist-packages"}.isdisjoint(re.split(r"[\\/]", files[-1]))
+
+
+def _where(rank: Any) -> str:
+    return "" if rank is None else f"worker {rank}: "
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    message = next((line for line in lines if line.strip()), "")
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, _CreationError):
+        text = message
+    return text[:500]
+
+
+def _details(causes: dict[Any, BaseException]) -> str:
+    parts = []
+    for rank, cause in causes.items():
+        text = getattr(cause, TRACEBACK, None) or "".join(traceback.format_exception(cause))
+        parts.append(f"{_where(rank)}\n{text}" if rank is not None else text)
+    return "\n".join(parts)[-20_000:]
+
+
+#: The attribute of an exception that carries its traceback, as text, from a worker to the driver.
+TRACEBACK = "_raytrain_traceback"

@@ -1,0 +1,49 @@
+"""A value as an error message shows it: one short line, whatever it is, and without what may be secret."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+from plugin_core.errors.redaction import redacted
+
+#: Names of fields, and keys of mappings, whose values no message tells.
+_PRIVATE = re.compile(
+    r"env_vars|env_files|runtime_env|header|authorization|token|secret|passw|credential|(api|access|private)_?key",
+    re.IGNORECASE,
+)
+
+
+class _Hidden:
+    def __repr__(self) -> str:
+        return "…"
+
+
+class _Short(reprlib.Repr):
+    def repr_dict(self, given: Mapping[Any, Any], level: int) -> str:
+        few = dict(itertools.islice(given.items(), self.maxdict + 1))
+        return super().repr_dict({key: _Hidden() if _private(key) else value for key, value in few.items()}, level)
+
+
+_SHORT = _Short()
+_SHORT.maxlevel = 4
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = 10
+_SHORT.maxstring = _SHORT.maxother = 300
+
+
+def shown(value: Any, field: str = "") -> str:
+    """`repr` without what URLs keep secret, cut where it is long, deep or cyclic; the type's name for what has no `repr` (a
+    number of 5,000 digits), and for the value of a field that may be secret."""
+    if _private(field):
+        return f"a value of type {type(value).__name__}"
+    try:
+        return redacted(_SHORT.repr(value))
+    except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def _private(name: Any) -> bool:
+    return isinstance(name, str) and _PRIVATE.search(name) is not None

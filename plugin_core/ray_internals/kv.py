@@ -1,0 +1,46 @@
+"""The key-value store of a Ray head, for a driver that has not joined Ray yet, and for workers.
+
+What the Jobs API is given under /api/packages/gcs/NAME lies there too, under `key(NAME)`.
+"""
+
+from __future__ import annotations
+
+import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+TIMEOUT_S, DELETE_TIMEOUT_S = 10, 3
+ERRORS = (ray.exceptions.RayError, RuntimeError, OSError)
+
+_client: GcsClient | None = None
+
+
+def key(name: str) -> str:
+    return f"gcs://{name}"
+
+
+def get(name: str, address: str) -> bytes | None:
+    """The bytes under a name; None where there are none. The later calls go to the same head."""
+    global _client
+    _client = GcsClient(address=address)
+    found: bytes | None = _client.internal_kv_get(key(name).encode(), None, timeout=TIMEOUT_S)
+    return found
+
+
+def get_in_worker(name: str) -> bytes | None:
+    """The same in a process that Ray has started, by its own connection."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    found: bytes | None = _internal_kv_get(key(name))
+    return found
+
+
+def put(name: str, data: bytes, seconds: int) -> None:
+    """Keep the bytes; Ray deletes them when so many seconds have passed since the last such call."""
+    assert _client is not None
+    _client.pin_runtime_env_uri(key(name), seconds, timeout=TIMEOUT_S)
+    _client.internal_kv_put(key(name).encode(), data, True, None, timeout=TIMEOUT_S)
+
+
+def delete(name: str) -> None:
+    assert _client is not None
+    _client.internal_kv_del(key(name).encode(), False, None, timeout=DELETE_TIMEOUT_S)

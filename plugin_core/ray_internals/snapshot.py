@@ -1,0 +1,60 @@
+"""The format of Ray Train's `checkpoint_manager_snapshot.json`, its index of a run's checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.dict import flatten_dict
+from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _CheckpointManagerState, _TrainingResultState
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A checkpoint that Ray Train's controller has registered: the name of its directory, and its report's metrics."""
+
+    name: str
+    metrics: dict[str, Any]
+
+
+def parse(data: bytes) -> tuple[list[Registered], str]:
+    """The checkpoints that a snapshot lists in the order of their reports, and what is wrong with it ("": nothing)."""
+    try:
+        raw = json.loads(data)
+        state = _CheckpointManagerState.model_validate(raw)
+    except (ValueError, TypeError) as exc:
+        return [], f"is torn or no snapshot ({str(exc).splitlines()[0][:100]})" if data else "is empty"
+    results = sorted(
+        zip(state.checkpoint_report_indices, state.checkpoint_results, strict=False), key=lambda pair: int(pair[0])
+    )
+    entries = [Registered(result.checkpoint_dir_name, result.metrics) for _, result in results]
+    wrong = ""
+    if raw.get("ray_version") != ray.__version__:
+        wrong = f"was written by Ray {raw.get('ray_version')}, this is Ray {ray.__version__}"
+    elif len(state.checkpoint_report_indices) != len(state.checkpoint_results):
+        wrong = "is inconsistent"
+    return entries, wrong
+
+
+def dump(registered: list[Registered], order: list[int]) -> bytes:
+    """The snapshot of these checkpoints, oldest first. `order`: their indices from the worst to the best."""
+    states = [_TrainingResultState(checkpoint_dir_name=entry.name, metrics=entry.metrics) for entry in registered]
+    state = _CheckpointManagerState(
+        checkpoint_results=[states[i] for i in order],
+        checkpoint_report_indices=order,
+        latest_checkpoint_result=states[-1],
+        pending_training_results=[],
+        pending_validation_specs=[],
+        current_report_index=len(registered),
+        validated_checkpoint_dir_names=[],
+        timed_out_validation_checkpoint_dir_names=[],
+        failed_validation_checkpoint_dir_names=[],
+    )
+    return str(state.model_dump_json()).encode()
+
+
+def metric(metrics: dict[str, Any], path: str) -> Any:
+    """A metric by its path through nested ones, joined by "/", as `checkpoint_score_attribute` names it; None: absent."""
+    return flatten_dict(metrics).get(path)

@@ -1,0 +1,93 @@
+"""A lease on a model: two retrainings of it do not train at once.
+
+    <registry>/NAME/leases/000001.json            who holds it: a run (create if absent; the highest one counts)
+    <registry>/NAME/leases/000001.over.json       it was given back
+
+A holder is a run, whose heartbeat shows that it lives. A run that is killed gives nothing back; whoever waits takes the
+lease over once that heartbeat has been silent for its TTL, counted on the waiter's own clock. A lease saves work; what
+stands for an alias is guarded by the registry itself.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from typing_extensions import TypedDict
+
+from plugin_core.errors import LeaseHeldError
+from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.storage.location import Location, numbered
+from plugin_core.storage.stored_files import parse
+
+
+class _Holder(TypedDict):
+    holder: str
+
+
+#: Seconds between two looks at a lease that another run holds.
+POLL_S = 2.0
+
+
+class Lease:
+    """Of the model whose leases are kept under `place`, for the run `holder` (a URI)."""
+
+    def __init__(self, place: Location, holder: str):
+        self._place = place
+        self._holder = holder
+        self._number = 0
+
+    def acquire(self, ttl_s: float, wait: bool, on_wait: Callable[[str], None]) -> None:
+        """Take the lease, or go on with it. `ttl_s`: a holder whose heartbeat did not move for so long is dead.
+
+        Raises LeaseHeldError when another run has it and `wait` is false. `on_wait` is told whom this waits for.
+        """
+        seen: tuple[int, Heartbeat | None, float] | None = None
+        while True:
+            number, holder = self._current()
+            if holder == self._holder:
+                self._number = number
+                return
+            if holder is not None and not _is_over(holder):
+                beat, now = _heartbeat(holder), time.monotonic()
+                if seen is None or seen[:2] != (number, beat):
+                    seen = (number, beat, now)
+                    if not wait:
+                        raise LeaseHeldError(f"the model is being retrained by {holder}")
+                    on_wait(holder)
+                if now - seen[2] < ttl_s:
+                    time.sleep(POLL_S)
+                    continue
+            if self._file(number + 1).create(json.dumps({"holder": self._holder}).encode()):
+                self._number = number + 1
+                return
+
+    def release(self) -> None:
+        """Give it back; fine where another run has taken it over."""
+        if self._number:
+            self._place.child(f"{self._number:06}.over.json").create(b"{}")
+
+    def _current(self) -> tuple[int, str | None]:
+        """The number of the newest lease, and who holds it; None: nobody."""
+        names = self._place.names()
+        number = (numbered(names) or [0])[-1]
+        if not number:
+            return 0, None
+        if f"{number:06}.over.json" in names:
+            return number, None
+        data = self._file(number).read()
+        return number, parse(_Holder, data, self._file(number).uri)["holder"] if data else None
+
+    def _file(self, number: int) -> Location:
+        return self._place.child(f"{number:06}.json")
+
+
+def _is_over(holder: str) -> bool:
+    """Whether the run has a result; one that failed is known by its silence, since it may be tried again."""
+    return RunDir.at(holder).result() is not None
+
+
+def _heartbeat(holder: str) -> Heartbeat | None:
+    rundir = RunDir.at(holder)
+    return rundir.heartbeat(rundir.latest())

@@ -1,0 +1,51 @@
+"""TODO"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plugin_core.runs.directory import RunDir
+from plugin_core.specs import StepSpec, functions
+from plugin_core.specs.results import RunRef
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What a step gets: its spec, its run, its functions, and a way to say where it is."""
+
+    spec: StepSpec
+    rundir: RunDir
+    attempt: int
+    payload: dict[str, Any]
+    set_phase: Callable[[str], None]
+    #: says where the trackers show the run, by tracker
+    set_links: Callable[[dict[str, str]], None] = lambda links: None
+    #: for rank 0 and for the others, by which native calls of a tracker find its run, or none
+    worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
+
+    @property
+    def run(self) -> RunRef:
+        from plugin_core.specs.results import RunRef
+
+        return RunRef(uri=self.rundir.uri, name=self.rundir.name, attempt=self.attempt)
+
+    def child(self, name: str, spec: StepSpec, field: str) -> StepContext:
+        """The context of a run within this one, which is given by a field of this one's spec; made where it is not yet."""
+        inside = {
+            key.removeprefix(f"{field}."): value for key, value in self.payload.items() if key.startswith(f"{field}.")
+        }
+        rundir = self.rundir.child(name)
+        rundir.write_child_spec(spec)
+        return replace(self, spec=spec, rundir=rundir, payload=inside)
+
+    def function(self, field: str) -> Callable[..., Any]:
+        """The user's function of a spec field: out of the payload, or imported."""
+        if field in self.payload:
+            found: Callable[..., Any] = self.payload[field]
+            return found
+        value: Any = self.spec
+        for part in field.split("."):
+            value = value[part] if isinstance(value, dict) else getattr(value, part)
+        return value if callable(value) else functions.import_function(field, value)

@@ -1,0 +1,76 @@
+"""What a dataset is at this moment, as a short hash: equal as long as it is the same data."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.specs import DatasetConfig
+from plugin_core.storage.location import Location
+
+
+def dataset_fingerprint(config: DatasetConfig) -> str | None:
+    """The user's own `version` where there is one; else the files' names, sizes and times of change, and the schema where
+    the format has one. None: a function's dataset without a version, of which nothing can be told. Raises StorageError
+    where the files cannot be looked at."""
+    what: dict[str, Any] = {"columns": config.columns, "format": config.guessed_format, "kwargs": config.kwargs}
+    if config.split is not None:
+        what["split"] = config.split.model_dump()
+    if config.version is not None:
+        return _hash({"version": config.version, "path": config.path, **what})
+    if config.path is None:
+        return None
+    paths = config.path if isinstance(config.path, list) else [config.path]
+    schemas = [str(schema_of(Location.of(path), config.guessed_format)) for path in paths] if has_schema(config) else []
+    return _hash({"files": [file for path in paths for file in _files(path)], "schemas": schemas, **what})
+
+
+def has_schema(config: DatasetConfig) -> bool:
+    """Whether its format has one that can be read without Ray; the columns of the others are of Ray's naming."""
+    return config.path is not None and config.guessed_format in ("parquet", "csv", "json")
+
+
+def schema_of(location: Location, file_format: str | None) -> Any:
+    """The pyarrow schema of files. Raises SpecError where they are of another format, StorageError."""
+    return arrow_dataset(location, file_format).schema
+
+
+def arrow_dataset(location: Location, file_format: str | None, field: str = "path") -> Any:
+    """The files as a pyarrow dataset. Raises SpecError about `field` where they are of another format, StorageError."""
+    import pyarrow
+    import pyarrow.dataset
+
+    try:
+        return pyarrow.dataset.dataset(location.path, filesystem=location.fs, format=file_format)
+    except pyarrow.ArrowInvalid as exc:
+        raise SpecError(
+            f"{field}: given {location.uri!r}, which is no readable {file_format} ({str(exc).splitlines()[0]})"
+        ) from exc
+    except OSError as exc:
+        raise StorageError(f"{field}: {location.uri} cannot be read: {exc}") from exc
+
+
+def fingerprint_of_all(datasets: Mapping[str, DatasetConfig]) -> str | None:
+    """Of several datasets by name; None where one of them has none, or there are none."""
+    each = {name: dataset_fingerprint(config) for name, config in datasets.items()}
+    return _hash(each) if each and None not in each.values() else None
+
+
+def _files(path: str) -> list[tuple[str, int, int]]:
+    from pyarrow.fs import FileSelector, FileType
+
+    place = Location.of(path)
+    try:
+        info = place.fs.get_file_info(place.path)
+        single = info.type == FileType.File
+        found = [info] if single else place.fs.get_file_info(FileSelector(place.path, recursive=True))
+    except OSError as exc:
+        raise StorageError(f"{place.uri} cannot be looked at: {exc}") from exc
+    return sorted((file.path, file.size, file.mtime_ns or 0) for file in found if file.type == FileType.File)
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]

@@ -1,0 +1,266 @@
+"""The journal: every `ray.train.report`, in the order the controller saw them, on storage.
+
+One writer (the Ray Train controller of an attempt) appends lines to the open segment and replaces it on storage at most
+once a second; a full segment is closed and the next one begun. Object stores have no append, and small segments keep a
+replace cheap. A segment of `SEGMENT_BYTES` or more on storage never changes again: readers rely on it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from plugin_core.errors import FencedError, StorageError
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.stored_files import parse_line
+
+FLUSH_S = 1.0
+#: A segment of so many bytes is closed when it is written.
+SEGMENT_BYTES = 64 * 1024
+#: What is appended between two flushes goes into one segment, and so into one request, up to so many bytes.
+SEGMENT_MAX_BYTES = 512 * 1024
+#: A reader that knows the newest attempt looks for the next segment by name, and lists the folder every so-manyth time,
+#: in case somebody has deleted a segment.
+LIST_EVERY = 16
+
+logger = logging.getLogger(__name__)
+
+
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+
+
+def flush_writers() -> None:
+    """Write what this process's open journals have not written yet, now."""
+    for writer in list(_writers):
+        writer.flush()
+
+
+class _Segment:
+    """Lines that are not on storage yet, or may not be. `written`: how many of its bytes are there."""
+
+    def __init__(self, number: int):
+        self.number = number
+        self.data = bytearray()
+        self.written = 0
+        self.closed = False
+
+
+class JournalWriter:
+    """Appends reports; never raises, since an exception in the controller would end the training.
+
+    What cannot be written is kept in memory and tried again; nothing is written once a later attempt owns the run.
+    """
+
+    def __init__(self, rundir: RunDir, attempt: int):
+        self._dir = rundir.step.child("journal")
+        self._attempt = attempt
+        self._fence = Fence(rundir.uri, attempt)
+        self._lock = threading.Lock()
+        self._flushing = threading.Lock()  # one after the other, or an older state might be written over a newer one
+        self._segments = [_Segment(1)]  # the last one is open
+        self._before: int | None = None  # the segments that this attempt has already: a trial may be resumed within it
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._flush_loop, daemon=True, name="journal")
+        self._thread.start()
+        _writers.add(self)
+
+    def append(self, entry: dict[str, Any]) -> None:
+        line = json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
+        with self._lock:
+            if self._segments[-1].closed:
+                self._segments.append(_Segment(self._segments[-1].number + 1))
+            segment = self._segments[-1]
+            segment.data += line
+            segment.closed = len(segment.data) >= SEGMENT_MAX_BYTES
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+        self.flush()
+
+    def _flush_loop(self) -> None:
+        while not self._stop.wait(FLUSH_S):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet, now."""
+        with self._flushing:
+            while (pending := self._pending()) is not None and self._write(*pending):
+                pass
+
+    def _pending(self) -> tuple[_Segment, bytes] | None:
+        """The first segment that is not on storage as it is, and its content; None: all are."""
+        with self._lock:
+            # of those that are done the last one stays, for its number
+            self._segments = [s for s in self._segments[:-1] if s.written < len(s.data)] + self._segments[-1:]
+            for segment in self._segments:
+                if segment.written < len(segment.data):
+                    segment.closed = segment.closed or len(segment.data) >= SEGMENT_BYTES
+                    return segment, bytes(segment.data)
+        return None
+
+    def _write(self, segment: _Segment, data: bytes) -> bool:
+        try:
+            self._fence.check(cached=True)
+            if self._before is None:
+                places = (_place_of(name) for name in self._dir.names(after=_before(self._attempt, 1)) if is_segment(name))
+                self._before = max((number for attempt, number in places if attempt == self._attempt), default=0)
+            self._dir.child(segment_name(self._attempt, self._before + segment.number)).write(data)
+        except FencedError as exc:
+            logger.warning("journal: %s", exc)
+            self._stop.set()
+            return False
+        except StorageError as exc:
+            logger.warning("journal: %s; kept in memory and tried again", exc)
+            return False
+        segment.written = len(data)  # an open one may have grown meanwhile: what was written is its beginning
+        return True
+
+
+class JournalReader:
+    """Reads on from a position, each entry once. Blocking; of a journal of any length it holds one segment.
+
+    `for entry in reader` ends where nothing more is there yet; go on with another loop later. Code that must not block
+    between entries calls `fetch` in a thread, then takes `entries`.
+
+    `position`: where another reader was. `attempt`: the newest attempt, where the caller knows it, which it may set anew
+    each time; it saves listing the journal's folder. 0: not known.
+    """
+
+    def __init__(self, rundir: RunDir, position: dict[str, int] | None = None, attempt: int = 0):
+        self.attempt = attempt
+        self._dir = rundir.step.child("journal")
+        self._name, self._lines = "", 0
+        self._full, self._version = False, ""
+        self._unread: deque[bytes] = deque()
+        self._ahead: deque[str] | None = None
+        self._probing = False
+        self._rounds = 0
+        self._fetches = 0
+        self.go_to(position or {})
+
+    @property
+    def position(self) -> dict[str, int]:
+        """How many lines of which segment have been read; all earlier segments have. Empty: nothing has."""
+        return {self._name: self._lines} if self._name else {}
+
+    def go_to(self, position: dict[str, int]) -> None:
+        """Read on from there; earlier versions kept a position that names all segments."""
+        if position:
+            self._name = max(position, key=_place_of)
+            self._lines = position[self._name]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while self.fetch():
+            yield from self.entries()
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """What was fetched; the position moves with each entry."""
+        while self._unread:
+            line = self._unread.popleft()
+            self._lines += 1
+            if (entry := _parse(line, self._name)) is not None:
+                yield entry
+
+    def fetch(self) -> bool:
+        """Read the next segment that has something new; False: there is none (yet). Raises StorageError."""
+        self._fetches += 1
+        mine = self._fetches
+        while not self._unread:
+            if self._ahead is None:
+                names = self._candidates()
+                if mine != self._fetches:
+                    return False  # the storage hung, and this fetch was given up for a later one
+                self._ahead = deque(names)
+            if not self._ahead:
+                self._ahead = None
+                return False
+            name = self._ahead[0]
+            found = self._dir.child(name).read_since(self._version if name == self._name else "")
+            if mine != self._fetches:
+                return False
+            self._ahead.popleft()  # only now: what could not be read is tried again
+            self._take(name, *found)
+        return True
+
+    def read(self) -> list[dict[str, Any]]:
+        """All that is new, at once."""
+        return list(self)
+
+    def _candidates(self) -> list[str]:
+        """The segments that may have something new, in order."""
+        self._rounds += 1
+        place = _place_of(self._name) if self._name else (0, 0)
+        self._probing = self.attempt == place[0] > 0 and self._rounds % LIST_EVERY != 0
+        if self._probing:
+            return [self._following() if self._full else self._name]
+        names = filter(is_segment, self._dir.names(after=_before(*place)))
+        return sorted((name for name in names if _place_of(name) >= place), key=_place_of)
+
+    def _take(self, name: str, data: bytes | None, version: str) -> None:
+        if data is None:
+            return
+        if name != self._name:
+            self._name, self._lines = name, 0
+        self._version, self._full = version, len(data) >= SEGMENT_BYTES
+        self._unread.extend(data.splitlines()[self._lines :])
+        if self._probing and self._full and self._ahead is not None:
+            self._ahead.append(self._following())
+
+    def _following(self) -> str:
+        attempt, number = self._name.partition(".")[0].split("-")
+        return f"{attempt}-{int(number) + 1:0{len(number)}}.jsonl"
+
+
+def iter_reports(rundir: RunDir) -> Iterator[dict[str, Any]]:
+    """The reports so far, in order, one segment in memory; those that a later attempt repeated come twice."""
+    return (entry for entry in JournalReader(rundir) if "report" in entry)
+
+
+def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
+    """The same as a list: for a journal that is known to be short."""
+    return list(iter_reports(rundir))
+
+
+def index_of(entry: dict[str, Any]) -> int:
+    """The report's number as if nothing had been killed (see `journal_callback`); older journals have none."""
+    return int(entry.get("index", entry["report"]))
+
+
+def is_segment(name: str) -> bool:
+    return re.fullmatch(r"\d+-\d+\.jsonl", name) is not None
+
+
+def segment_name(attempt: int, number: int) -> str:
+    """Names sort as their numbers do, so that a reader can list from its position on."""
+    return f"{attempt:03}-{number:07}.jsonl"
+
+
+def _place_of(segment: str) -> tuple[int, int]:
+    """Its attempt and number, by which the segments are in order (earlier versions wrote 9999, then 10000)."""
+    attempt, number = re.findall(r"\d+", segment)
+    return int(attempt), int(number)
+
+
+def _before(attempt: int, number: int) -> str:
+    """A name after which, in the order of names, come this segment and all that follow it."""
+    if not 0 < attempt < 999:
+        return ""
+    # of an earlier version's shorter numbers all come after this; of ours those before `number` are left out
+    return segment_name(attempt, max(0, number - 1)) if number < 10**7 else f"{attempt:03}-"
+
+
+def _parse(line: bytes, name: str) -> dict[str, Any] | None:
+    entry = parse_line(line)
+    if entry is None:
+        # a segment is replaced as a whole, so this is damage from outside; the other lines are as good as ever
+        logger.warning("journal: %s holds a line that is no entry; it is passed over: %.80r", name, line)
+    return entry

@@ -1,0 +1,140 @@
+"""The folder that a batch inference writes into: whose it is, and which of what lies there counts.
+
+    <output_path>/_RUN.json                 whose it is (create if absent)
+    <output_path>/attempt-002/…             the files of one attempt, or rows/… of all attempts with a key column; a run's
+                                            later generations have g2-attempt-001/… and so on
+    <output_path>/_COMMIT-3f9a01bc.json     which attempt's folder a run hands over (create if absent; by its first nonce)
+    <output_path>/_SUCCESS.json             the commit marker: the folder that counts, its files and rows; written last
+
+Readers of parquet, csv and json pass over names that begin with an underscore. The folders of earlier attempts are deleted
+before the marker is written, and a late write of a killed attempt is refused (`fence`), so a reader of the whole never
+finds mixed output.
+
+An attempt may be stopped at any point and wake up beside a later one. So exactly one attempt of a run creates the
+commit, later ones take that one over, and no attempt ever deletes the folder of a later one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from plugin_core.errors import FencedError, InfrastructureError, SpecError
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.fence import Fence
+from plugin_core.storage.location import Location
+from plugin_core.storage.stored_files import Object, parse
+
+OWNER, MARKER = "_RUN.json", "_SUCCESS.json"
+COMMIT = "_COMMIT-"
+#: The folder that all attempts share when rows have keys.
+KEYED = "rows"
+_OURS = re.compile(rf"(?:g(\d+)-)?(?:attempt-(\d+)|{KEYED})$")
+
+
+def check_output(root: Location, run: Location) -> None:
+    """Raise SpecError where the folder holds what is not of this run or its earlier generations."""
+    owner = _owner(root)
+    if owner is not None and _first_generation(owner) != _first_generation(run.uri):
+        raise SpecError(
+            f"output_path: given {root.uri!r}, which holds the output of the run {owner}; accepted is an empty or a new"
+            " folder, or none: then it is predictions/ in the run directory"
+        )
+    if owner is None and (found := root.names()):
+        raise SpecError(
+            f"output_path: given {root.uri!r}, which holds other data ({', '.join(found[:3])}{', …' if found[3:] else ''});"
+            " accepted is an empty or a new folder, or none: then it is predictions/ in the run directory"
+        )
+
+
+def claim_output(root: Location, run: Location) -> None:
+    """Take the folder for this run. Raises SpecError where another one has it, or took it at this moment."""
+    check_output(root, run)
+    root.child(OWNER).create(json.dumps({"run": run.uri}).encode())
+    check_output(root, run)
+
+
+def begin(root: Location, attempt: int, keyed: bool, generation: int = 1) -> Location:
+    """The folder for this attempt's files."""
+    name = KEYED if keyed else f"attempt-{attempt:03}"
+    folder = root.child(name if generation == 1 else f"g{generation}-{name}")
+    if not keyed:
+        folder.delete_dir()
+    folder.make_dir()
+    return folder
+
+
+def committed(root: Location, fence: Fence) -> dict[str, Any] | None:
+    """What an earlier attempt of the run committed, before it was stopped."""
+    file = root.child(_commit(fence))
+    return parse(Object, data, file.uri) if (data := file.read()) else None
+
+
+def commit(root: Location, folder: Location, output_format: str, checkpoint: str, written: int, fence: Fence) -> int:
+    """Say that this folder counts, where `written` rows were written by this attempt; returns the rows in it.
+
+    Raises InfrastructureError where some of them are not there, FencedError where a later attempt owns the run.
+    """
+    files = count_rows(folder, output_format)
+    rows = sum(files.values())
+    if rows < written:
+        raise InfrastructureError(f"{folder.uri} holds {rows} rows of the {written} that were written; some files are gone")
+    record = {"folder": folder.name, "format": output_format, "rows": rows, "files": files, "checkpoint": checkpoint}
+    fence.check()
+    if not root.child(_commit(fence)).create(json.dumps(record, indent=1).encode()):
+        raise FencedError(f"another attempt has committed {root.uri}; attempt {fence.attempt} writes nothing more")
+    publish(root, record, fence)
+    return rows
+
+
+def publish(root: Location, record: dict[str, Any], fence: Fence) -> None:
+    """Delete what other attempts and generations left, and write the marker; by the committing attempt, or one that goes on
+    where that one was stopped."""
+    last = (RunDir.at(fence.run_uri).generation, fence.attempt)
+    for name in root.names():
+        old = _OURS.match(name) and name != record["folder"] and _age(name) <= last
+        if old or (name.startswith(COMMIT) and name != _commit(fence)):
+            fence.check()
+            place = root.child(name)
+            place.delete_dir() if old else place.delete()
+    fence.check()
+    root.child(MARKER).write(json.dumps(record, indent=1).encode())
+
+
+def _commit(fence: Fence) -> str:
+    """Of this run alone: one that has its name, since its directory was deleted by hand, has another first receipt."""
+    first = RunDir.at(fence.run_uri).outermost.receipt(1)
+    return f"{COMMIT}{first.nonce if first else 'none'}.json"
+
+
+def _age(name: str) -> tuple[int, int]:
+    """Generation and attempt of a folder; the one that all attempts share is as old as the first."""
+    match = _OURS.match(name)
+    assert match is not None
+    return int(match[1] or 1), int(match[2] or 1)
+
+
+def count_rows(folder: Location, output_format: str) -> dict[str, int]:
+    """The rows of each file, by its path in the folder, in order."""
+    import pyarrow.csv
+    import pyarrow.dataset
+
+    form: Any = output_format
+    if output_format == "csv":
+        # a row of one null is an empty line, and a text may have several
+        options = pyarrow.csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=True)
+        form = pyarrow.dataset.CsvFileFormat(parse_options=options)
+    found = pyarrow.dataset.dataset(folder.path, filesystem=folder.fs, format=form)
+    inside = folder.path.rstrip("/") + "/"
+    files = {fragment.path.removeprefix(inside): fragment.count_rows() for fragment in found.get_fragments()}
+    return dict(sorted(files.items()))
+
+
+def _first_generation(run_uri: str) -> str:
+    return re.sub(r"\.g\d+(?=$|\?)", "", run_uri)
+
+
+def _owner(root: Location) -> Any:
+    file = root.child(OWNER)
+    return parse(Object, data, file.uri).get("run") if (data := file.read()) else None

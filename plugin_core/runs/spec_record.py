@@ -1,0 +1,99 @@
+"""What `.step/spec.json` says of a step, and in which fields two of them differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from plugin_core.errors import SpecError
+from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
+from plugin_core.specs.json_values import flat
+from plugin_core.specs.parts import spec_functions
+
+#: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
+OPERATIONAL = (
+    "limits",
+    "run_config.failure_config",
+    "run_config.storage_path",
+    "run_config.name",
+    "tracking",
+    "report_all_ranks",
+    "world_check",
+)
+MODULES = "the modules that travel with the step"
+
+
+def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
+    """The record, the pickled by-value functions and the packed modules (both may be empty)."""
+    by_value, references = spec_functions(spec)
+    payload = functions.pickle_functions(by_value) if by_value else b""
+    modules = sources.local_sources([*by_value.values(), *references.values()])
+    record = {
+        "schema": SCHEMA,
+        "kind": spec.kind,  # type: ignore[attr-defined]
+        "spec": spec.to_json(),
+        "code": sources.sources_digest(modules),
+        "python": platform.python_version(),
+        "payload": bool(payload),
+        "sources": bool(modules),
+    }
+    return record, payload, sources.pack(modules) if modules else b""
+
+
+def changed_fields(kept: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
+    """The fields, dotted, in which two spec records differ in what they compute."""
+    ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
+    names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+    changed = sorted(name for name in names if not _is_operational(name))
+    if kept.get("code") != record["code"]:
+        changed.append(MODULES)
+    return changed
+
+
+def code_alone(kept: Mapping[str, Any], record: dict[str, Any]) -> bool:
+    """Whether two spec records differ in nothing but the code behind the same names."""
+    ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
+
+    def same_function(field: str) -> bool:
+        values = str(ours.get(field)), str(theirs.get(field))
+        return all(map(functions.is_by_value, values)) and len({value.partition("#")[0] for value in values}) == 1
+
+    return all(field == MODULES or same_function(field) for field in changed_fields(kept, record))
+
+
+def fingerprint(record: dict[str, Any]) -> str:
+    """What a step computes, as a short hash: equal for records between which `changed_fields` finds no difference."""
+    return _hash([_computed(record), record["code"]])
+
+
+def fields_fingerprint(record: dict[str, Any]) -> str:
+    """The same without the code behind the functions' names: equal for records that differ in `code_alone`."""
+    named = {
+        name: value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
+        for name, value in _computed(record).items()
+    }
+    return _hash(named)
+
+
+def _computed(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in flat(record["spec"]).items() if not _is_operational(name)}
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _as_now(spec: dict[str, Any]) -> dict[str, Any]:
+    """A kept spec with the defaults of fields that came later; as it is where it is none any more."""
+    try:
+        return parse_spec(spec).to_json()
+    except SpecError:
+        return spec
+
+
+def _is_operational(field: str) -> bool:
+    field = field.removeprefix("train.")  # of a search and of a retraining
+    return any(field == name or field.startswith(name + ".") for name in OPERATIONAL)

@@ -1,0 +1,111 @@
+"""The base of all specs: frozen data whose errors are one clear sentence a field."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import shown
+
+#: What data that is too large or too deep makes Python raise.
+_TOO_MUCH = (RecursionError, OverflowError, MemoryError)
+
+
+def _with_text_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"got the key {shown(key)}; expected the name of a field")
+    return value
+
+
+class Model(BaseModel):
+    """A frozen model that refuses unknown fields and says what is wrong as one SpecError, however it is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    def __init__(self, **data: Any):
+        refusing(type(self), super().__init__, **data)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        made: Self = refusing(cls, super().model_validate, obj, **options)
+        return made
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        made: Self = refusing(cls, super().model_validate_json, json_data, **options)
+        return made
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, with what is updated checked as in a new one. Raises SpecError."""
+        copied = super().model_copy(deep=deep)
+        given = {name: getattr(copied, name) for name in copied.model_fields_set}
+        return type(self)(**{**given, **update}) if update else copied
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # pydantic passes a dict to `__init__` as keyword arguments, which have to be text
+        return core_schema.no_info_before_validator_function(_with_text_keys, handler(source))
+
+
+def refusing(cls: type[BaseModel], make: Callable[..., Any], *args: Any, **data: Any) -> Any:
+    """What `make` returns. Raises SpecError where the data is no `cls`."""
+    try:
+        return make(*args, **data)
+    except ValidationError as exc:
+        raise refused(exc, cls) from None
+    except _TOO_MUCH as exc:
+        raise SpecError(f"{cls.__name__}: too large or too deeply nested ({type(exc).__name__})") from None
+
+
+def refused(exc: ValidationError, cls: type[BaseModel]) -> SpecError:
+    """pydantic's error as one of ours."""
+    # pydantic reports a union once a branch: one sentence a field is enough
+    said = {_field(error): _sentences(error, cls) for error in reversed(exc.errors(include_url=False))}
+    error = SpecError("; ".join(sentence for field in reversed(said) for sentence in said[field]))
+    error.sentences = tuple(sentence for field in reversed(said) for sentence in said[field])
+    return error
+
+
+def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
+    """One of pydantic's errors in our form: the field, what was given, what is accepted."""
+    field, said = _field(error), error["msg"].removeprefix("Value error, ")
+    given = shown(error["input"], field)
+    match error["type"]:
+        case "extra_forbidden":
+            names = sorted(cls.model_fields) if "." not in field else []
+            close = difflib.get_close_matches(field, names, n=1)
+            accepted = f"accepted are {', '.join(names)}" if names else "accepted is it without"
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            return [f"{field}: unknown field, given {given}; {accepted}{hint}"]
+        case "missing":
+            return [f"{field}: missing; {cls.__name__} needs it"]
+        case "value_error":
+            inner = error["ctx"]["error"]
+            if isinstance(inner, SpecError) and inner.sentences:
+                return [f"{field}.{sentence}" if field else sentence for sentence in inner.sentences]
+            if said.startswith(("given ", "got ")) and field:
+                return [f"{field}: {said}"]
+            return [f"{field}: given {given}; {said}" if field else said]
+        case _:
+            return [f"{field}: given {given}; accepted is: {said[0].lower()}{said[1:]}"]
+
+
+def _field(error: Any) -> str:
+    return ".".join(part for part in map(_part, error["loc"]) if not _is_union_branch(part))
+
+
+def _part(part: str | int) -> str:
+    text = str(part)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _is_union_branch(part: str) -> bool:
+    """Whether pydantic put this into an error's location to say which branch of a union it tried."""
+    return part in ("int", "str", "callable", "CheckpointRef") or part.startswith(("function-", "tuple[", "list[", "is-"))

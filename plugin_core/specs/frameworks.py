@@ -1,0 +1,89 @@
+"""Whether a TrainSpec fits its framework, told before anything is submitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True)
+class Framework:
+    """`packages` must import on the cluster, each in its oldest version or newer; the extra of the framework's name
+    installs them. `options` are its own spec fields. `module`, of this package, builds its trainer. `join`: what makes
+    a loop's workers one world, said to whom they are not."""
+
+    name: str
+    module: str
+    packages: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    declarative: bool = False
+    join: str = ""
+
+
+_TORCH = {"torch": "2.6"}
+
+
+_ON_TORCH = ("torch_config", "deepspeed_config")
+
+
+_TREES = ("params", "label_column", "num_boost_round", "early_stopping_rounds", "checkpoint_frequency")
+
+
+FRAMEWORKS = {
+    framework.name: framework
+    for framework in (
+        Framework("torch", "torch", _TORCH, ("torch_config",), join="model = ray.train.torch.prepare_model(model)"),
+        Framework(
+            "lightning",
+            "torch",
+            {"lightning": "2.5", **_TORCH},
+            _ON_TORCH,
+            join="Trainer(strategy=RayDDPStrategy(), plugins=[RayLightningEnvironment()]), both of ray.train.lightning",
+        ),
+        Framework(
+            "transformers",
+            "torch",
+            {"transformers": "5.0", "accelerate": "1.10", **_TORCH},
+            _ON_TORCH,
+            join="TrainingArguments(use_cpu=True) where there is no GPU",
+        ),
+        Framework(
+            "accelerate",
+            "torch",
+            {"accelerate": "1.10", **_TORCH},
+            _ON_TORCH,
+            join="Accelerator(cpu=True) where there is no GPU, and accelerator.prepare(model, …)",
+        ),
+        Framework(
+            "deepspeed",
+            "torch",
+            {"deepspeed": "0.18", **_TORCH},
+            _ON_TORCH,
+            join='deepspeed.initialize(model=model, config=config["deepspeed_config"], …)',
+        ),
+        Framework(
+            "tensorflow",
+            "tensorflow",
+            {"tensorflow": "2.19"},
+            ("tensorflow_config",),
+            join="with tf.distribute.MultiWorkerMirroredStrategy().scope(): around the model",
+        ),
+        Framework("xgboost", "xgboost", {"xgboost": "3.2"}, _TREES, declarative=True),
+        Framework(
+            "lightgbm",
+            "lightgbm",
+            {"lightgbm": "4.5"},
+            _TREES,
+            declarative=True,
+            join='params = {"tree_learner": "data_parallel", "pre_partition": True, **ray.train.lightgbm'
+            ".get_network_params(), …}",
+        ),
+        Framework("horovod", "horovod", {"horovod": "0.28", **_TORCH}, join="hvd.init()"),
+        Framework("jax", "jax", {"jax": "0.6"}, join="computing over jax.devices(), not jax.local_devices()"),
+        # no framework: plain Python workers, for scikit-learn, numpy or a framework of the user's own
+        Framework("python", "python"),
+    )
+}

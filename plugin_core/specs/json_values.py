@@ -1,0 +1,48 @@
+"""Turn what users report into plain JSON values.
+
+Ray Train's controller serialises every reported metric into its snapshot and dies of a numpy float32 or a tensor; Airflow
+rejects NaN in an XCom. So metrics become plain Python values before anybody else sees them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def json_safe(value: Any) -> Any:
+    """`value` as JSON data: numpy and torch scalars become numbers, arrays lists, NaN and Inf None, the rest `str`."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [json_safe(item) for item in value]
+    # numpy and torch share this small protocol, so neither has to be imported here; a tensor that needs grad or lies
+    # on a GPU must be detached first
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    if hasattr(value, "tolist"):
+        return json_safe(value.tolist())
+    if hasattr(value, "item"):
+        return json_safe(value.item())
+    return str(value)
+
+
+def flat(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:
+    """Nested dicts as one, their keys joined; an empty one stays as it is."""
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        found |= flat(item, separator, f"{prefix}{separator}{key}" if prefix else str(key))
+    return found
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,98 @@
+"""TODO"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.redaction import CONTROL, shown_uri
+from plugin_core.storage.location import Location
+from plugin_core.storage.uris import SECRET, listed, split
+
+
+def check_registry(uri: str) -> str:
+    """A registry's URI, a local path made absolute. Raises SpecError where it is none, or holds credentials."""
+    if not is_mlflow(uri):
+        return Location.of(uri, "registry").uri
+    check_service("registry", uri.partition(":")[2])
+    return uri
+
+
+def is_mlflow(uri: str) -> bool:
+    return uri == "mlflow" or uri.startswith("mlflow:")
+
+
+#: The addresses that get this installation's token also where they were read from an artifact.
+CLUSTERS = "RAYTRAIN_CLUSTERS"
+
+
+def check_run_name(field: str, name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,127}", name):
+        raise SpecError(
+            f"{field}: given {name!r}; accepted are 1 to 128 letters, digits and . _ - = (no slash), not"
+            " starting with a dot or dash"
+        )
+
+
+def check_model_name(field: str, name: str) -> None:
+    """Of a model or an alias."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
+        raise SpecError(
+            f"{field}: given {name!r}; accepted are 1 to 100 letters, digits and . _ -, not starting with . or -"
+        )
+
+
+def check_address(field: str, address: str) -> None:
+    """Of a cluster's dashboard. Raises SpecError where it is no http or https URL, or holds credentials or options."""
+    try:
+        parts = split(address)
+        _ = parts.port
+    except SpecError as exc:
+        raise SpecError(f"{field}: {exc.message}") from None
+    except ValueError:
+        raise SpecError(
+            f"{field}: got {shown_uri(address)!r}, whose port is no number; expected http://host:8265"
+        ) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SpecError(f"{field}: given {shown_uri(address)!r}; accepted is a URL like http://host:8265")
+    if "@" in parts.netloc:
+        raise SpecError(
+            f"{field}: got {shown_uri(address)!r} with credentials; expected it without, and token= or headers="
+        )
+    if "?" in address or "#" in address:
+        raise SpecError(f"{field}: got {shown_uri(address)!r}; expected a URL without '?' and '#', like http://host:8265")
+
+
+def check_service(field: str, uri: str) -> None:
+    """Of a tracking server or registry, a URL or a word of its library's. Raises SpecError where it holds credentials."""
+    start = f"{field}: " if field else ""
+    try:
+        parts = split(uri)
+    except SpecError as exc:
+        raise SpecError(f"{start}{exc.message}") from None
+    secrets = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if SECRET.search(name)]
+    if "@" in parts.netloc or secrets:
+        what = "a password" if "@" in parts.netloc else secrets[0]
+        raise SpecError(
+            f"{start}given {shown_uri(uri)!r} with {what}; accepted is it without; credentials belong into the cluster's"
+            " environment"
+        )
+
+
+def is_known_cluster(address: str) -> bool:
+    """Whether this installation names the address as one that its secrets may be sent to."""
+    known = [*listed(CLUSTERS), os.environ.get("RAY_API_SERVER_ADDRESS", ""), os.environ.get("RAY_ADDRESS", "")]
+    return address.rstrip("/") in [each.rstrip("/") for each in known if each]
+
+
+def safe_link(url: str) -> str:
+    """A URL that may be shown as a link, with nothing in it that could end one; "" for all but plain http and https."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or CONTROL.search(url):
+            return ""
+    except ValueError:
+        return ""
+    return quote(url, safe=":/?#@!$&*+,;=.~%-_")

@@ -1,0 +1,263 @@
+"""References to what a step made: small, JSON-safe, versioned; the data itself stays on storage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, field_validator, model_validator
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import shown
+from plugin_core.specs.base import refusing
+from plugin_core.specs.json_values import json_safe
+from plugin_core.storage.location import Location, normalise
+
+if TYPE_CHECKING:
+    import ray.train
+
+
+SCHEMA = 1
+#: A reference passes through an engine's database; more than this stays in result.json alone (bytes of JSON).
+REFERENCE_BYTES = 2048
+
+
+class _Reference(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunRef(_Reference):
+    """A run: its directory's URI, and the attempt (counted from 1) that made the result."""
+
+    uri: StrictStr
+    name: StrictStr
+    attempt: StrictInt = 1
+
+
+class CheckpointRef(_Reference):
+    """A checkpoint directory on persistent storage, by URI."""
+
+    uri: StrictStr
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """A train result (or its dict) stands for its checkpoint, a search's for its best, a retraining's for the
+        champion's, a string for a URI."""
+        if isinstance(value, (TrainResult, TuneResult, RetrainResult)):
+            value = value.model_dump()
+        if isinstance(value, dict) and value.get("kind") == "tune":
+            best = value.get("best")
+            if not isinstance(best, dict):
+                raise ValueError("the tune result given has no best trial")
+            value = {**best, "checkpoint": best.get("best_checkpoint") or best.get("checkpoint"), "kind": "train"}
+        if isinstance(value, dict) and value.get("kind") in ("train", "retrain"):
+            if value.get("checkpoint") is None:
+                raise ValueError(f"the {value['kind']} result given has no checkpoint")
+            return value["checkpoint"]
+        return {"uri": value} if isinstance(value, str) else value
+
+    @field_validator("uri")
+    @classmethod
+    def _place(cls, value: str) -> str:
+        return normalise(value)
+
+    def to_ray(self) -> ray.train.Checkpoint:
+        from plugin_core.storage.checkpoint_copy import NodeCheckpoint
+
+        return NodeCheckpoint(self.uri)
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """A local directory with the checkpoint's files, to be read for the length of a `with` block: one copy for all
+        processes of the node, or the very files where they are on this machine. Raises SpecError where a file is not as it
+        was written, or there is none; StorageError where that cannot be told."""
+        from plugin_core.storage.checkpoint_manifest import check_copy, missing
+
+        location = Location.of(self.uri)
+        with self.to_ray().as_directory() as folder:
+            if location.is_local:
+                if not location.names():
+                    raise missing(self.uri)
+                check_copy(folder, self.uri)
+            yield folder
+
+
+class _Result(_Reference):
+    #: fields of which a reference leaves out what does not fit, in this order
+    bulky: ClassVar[tuple[str, ...]] = ("metrics",)
+    # a cluster may be newer than the engine that reads its results
+    model_config = ConfigDict(extra="ignore")
+
+    schema_version: int = SCHEMA
+    run: RunRef
+    metrics: dict[str, Any] = {}
+    truncated: bool = False
+    #: the links to its tracking runs, by tracker
+    tracking: dict[str, str] = {}
+    #: what a person should know of it, though it succeeded
+    warnings: list[str] = []
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _safe(cls, value: Any) -> Any:
+        return json_safe(value)
+
+    def reference(self) -> Self:
+        """This result, with as much as fits into `REFERENCE_BYTES` (`truncated` says when something does not)."""
+        short = self
+        for field in self.bulky:
+            if len(short.model_dump_json()) <= REFERENCE_BYTES:
+                return short
+            whole = getattr(short, field)
+            short = short.model_copy(update={field: {}, "truncated": True})
+            budget = REFERENCE_BYTES - len(short.model_dump_json()) - 64
+            kept: dict[str, Any] = {}
+            for key, value in whole.items():
+                budget -= len(json.dumps({key: value}))
+                if budget < 0:
+                    break
+                kept[key] = value
+            short = short.model_copy(update={field: kept})
+        return short
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+class TrainResult(_Result):
+    """`metrics` is the last report of the run; `checkpoint` the latest, `best_checkpoint` the best by the spec's score;
+    `dataset` the fingerprint of its datasets (see `dataset_fingerprint`), `artifacts` the folder of what workers left
+    (see `artifacts`)."""
+
+    kind: Literal["train"] = "train"
+    checkpoint: CheckpointRef | None = None
+    best_checkpoint: CheckpointRef | None = None
+    reports: int = 0
+    dataset: str | None = None
+    artifacts: str | None = None
+
+    def load(self) -> ray.train.Result:
+        """Ray's own result of the run, read from storage (without `return_value` and `error`)."""
+        from ray.train import Result
+
+        location = Location.of(self.run.uri)
+        return Result.from_path(location.path, storage_filesystem=location.fs)
+
+
+class EvaluationResult(_Result):
+    """`failed` says for each metric that is not good enough the values and by how much.
+
+    `compared_metrics`: those of the checkpoint that it was compared to; `slices`: by column and value the metrics of those
+    rows; `plots`: PNG files in the run directory, by name; `dataset`: the fingerprint of the data (see `dataset_fingerprint`).
+    """
+
+    bulky: ClassVar[tuple[str, ...]] = ("slices", "compared_metrics", "metrics")
+
+    kind: Literal["evaluate"] = "evaluate"
+    passed: bool
+    failed: dict[str, str] = {}
+    checkpoint: CheckpointRef | None = None
+    compared_to: str | None = None
+    compared_metrics: dict[str, Any] = {}
+    slices: dict[str, dict[str, dict[str, Any]]] = {}
+    plots: dict[str, str] = {}
+    dataset: str | None = None
+
+    @property
+    def why(self) -> str:
+        """What is not good enough, in one line."""
+        return "; ".join(f"{metric}: {reason}" for metric, reason in self.failed.items())
+
+
+class EvaluationRef(_Reference):
+    """An evaluation to compare to: its result, as it is."""
+
+    uri: StrictStr
+    metrics: dict[str, Any]
+    dataset: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        """An evaluation's result (or its dict) stands for itself."""
+        if isinstance(value, EvaluationResult):
+            value = value.model_dump()
+        if isinstance(value, dict) and value.get("kind") == "evaluate":
+            run = value.get("run")
+            uri = run.get("uri") if isinstance(run, dict) else None
+            return {"uri": uri, "metrics": value.get("metrics"), "dataset": value.get("dataset")}
+        return value
+
+
+class TuneResult(_Result):
+    """`best` is the best trial's result, `metrics` its last report, `best_config` what it took from the space. `trials`
+    counts those that "finished", were "stopped" early or "failed"; `table` is a JSON file with a row for each."""
+
+    bulky: ClassVar[tuple[str, ...]] = ("metrics",)
+
+    kind: Literal["tune"] = "tune"
+    best: TrainResult
+    best_config: dict[str, Any]
+    trials: dict[str, int]
+    table: str
+
+    @property
+    def checkpoint(self) -> CheckpointRef | None:
+        """The best trial's best checkpoint where its spec ranks them, its last one otherwise."""
+        return self.best.best_checkpoint or self.best.checkpoint
+
+
+class BatchInferResult(_Result):
+    """`output` is the directory of files of `format`, with so many `rows`. It may be given as the next step's dataset."""
+
+    kind: Literal["batch_infer"] = "batch_infer"
+    output: str
+    format: Literal["parquet", "csv", "json"] = "parquet"
+    rows: int
+
+
+class RetrainResult(_Result):
+    """`outcome`: the new checkpoint was "promoted", the champion was "kept", or there was nothing new and all was
+    "skipped"; `reason` says why. `champion` is the version that the alias stands for after it, `checkpoint` its
+    checkpoint; `metrics` are the new checkpoint's, and `trained` and `evaluated` the runs of the two."""
+
+    kind: Literal["retrain"] = "retrain"
+    outcome: Literal["promoted", "kept", "skipped"]
+    reason: str
+    champion: int
+    checkpoint: CheckpointRef | None = None
+    trained: str | None = None
+    evaluated: str | None = None
+
+
+AnyResult = TrainResult | EvaluationResult | TuneResult | BatchInferResult | RetrainResult
+_KINDS: dict[str, type[AnyResult]] = {
+    "train": TrainResult,
+    "evaluate": EvaluationResult,
+    "tune": TuneResult,
+    "batch_infer": BatchInferResult,
+    "retrain": RetrainResult,
+}
+
+
+def parse_result(data: Any) -> AnyResult:
+    """A result from its JSON. Raises SpecError where it is none, or newer than this code."""
+    if isinstance(data, _Result):
+        return data  # type: ignore[return-value]
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in _KINDS:
+        raise SpecError(f"result: given {shown(data)}; accepted is the JSON of a {', '.join(_KINDS)} result")
+    version = data.get("schema_version", SCHEMA)
+    if type(version) is not int or version > SCHEMA:
+        raise SpecError(
+            f"schema_version: given {shown(version)}; accepted is up to {SCHEMA}; upgrade ray-train-workflows to read"
+            " the result"
+        )
+    kind = _KINDS[data["kind"]]
+    try:
+        found: AnyResult = refusing(kind, kind.model_validate, data)
+    except SpecError as exc:
+        raise SpecError(f"result: {exc.message}") from None
+    return found

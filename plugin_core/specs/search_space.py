@@ -1,0 +1,220 @@
+"""A search space as data: one word of Ray Tune's, and its arguments as a list.
+
+    {"train_loop_config": {"lr": {"loguniform": [1e-4, 1e-1]}, "batch_size": {"choice": [32, 64]}, "epochs": 5}}
+
+What a trial does not take from here stays as the TrainSpec has it. Ray Tune's own objects (`tune.loguniform(1e-4, 1e-1)`)
+are accepted and become this data.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plugin_core.errors.shown import shown
+from plugin_core.specs.json_values import is_number
+
+#: As deep as plain data may be (`specs.fields`, which is a layer above).
+MAX_DEPTH = 50
+
+#: Ray Tune's samplers → their arguments. "choice" and "grid_search" take any list.
+SAMPLERS: dict[str, tuple[str, ...]] = {
+    "uniform": ("lower", "upper"),
+    "quniform": ("lower", "upper", "q"),
+    "loguniform": ("lower", "upper"),
+    "qloguniform": ("lower", "upper", "q"),
+    "randn": ("mean", "sd"),
+    "qrandn": ("mean", "sd", "q"),
+    "randint": ("lower", "upper"),
+    "qrandint": ("lower", "upper", "q"),
+    "lograndint": ("lower", "upper"),
+    "qlograndint": ("lower", "upper", "q"),
+    "choice": (),
+    "grid_search": (),
+}
+#: The fields of a TrainSpec that a search may vary.
+FIELDS = (
+    "train_loop_config",
+    "params",
+    "num_boost_round",
+    "early_stopping_rounds",
+    "deepspeed_config",
+    "seed",
+    "scaling_config",
+    "datasets",
+    "torch_config",
+)
+#: Those of which any value is as good as another here.
+_FREE = ("train_loop_config", "params", "deepspeed_config")
+_LISTS = ("choice", "grid_search")
+
+
+def as_data(space: Any, depth: int = 0) -> Any:
+    """The space with Ray Tune's objects as data. Raises ValueError for one that has no such form (`sample_from`), or that
+    has no end."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"param_space: nested deeper than {MAX_DEPTH} levels, or without an end")
+    if isinstance(space, Mapping):
+        return {name: as_data(value, depth + 1) for name, value in space.items()}
+    if type(space).__module__.startswith("ray.tune.search.sample"):
+        return _domain_as_data(space)
+    return space
+
+
+def check(space: dict[str, Any]) -> None:
+    """Raise ValueError where the space is empty, varies what it cannot, or a sampler is misspelt or misused."""
+    if not space:
+        raise ValueError("param_space: given {}; accepted is at least one entry to search over")
+    for name in space:
+        if name not in FIELDS:
+            raise ValueError(
+                f"param_space: given {shown(name)}; accepted are the fields {', '.join(FIELDS)} of train"
+                + _hint(name, FIELDS)
+            )
+    found = list(_samplers(space, "param_space"))
+    if not found:
+        raise ValueError(f"param_space: given {shown(space)}, which varies nothing; accepted are {', '.join(SAMPLERS)}")
+    for path, word, arguments in found:
+        _check_sampler(path, word, arguments)
+
+
+def to_ray(space: Any) -> Any:
+    """The space as Ray Tune takes it."""
+    if not isinstance(space, Mapping):
+        return space
+    if (sampler := _sampler(space)) is None:
+        return {name: to_ray(value) for name, value in space.items()}
+    word, arguments = sampler
+    if word == "grid_search":
+        return {"grid_search": arguments}
+    from ray import tune
+
+    return tune.choice(arguments) if word == "choice" else getattr(tune, word)(*arguments)
+
+
+def merged(base: Any, chosen: Any) -> Any:
+    """`base` with what a trial takes from the space."""
+    if isinstance(base, Mapping) and isinstance(chosen, Mapping):
+        return {**base, **{name: merged(base.get(name), value) for name, value in chosen.items()}}
+    return chosen
+
+
+def ends(space: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What a trial may take at most and at least of each sampler alone, by the sampler's place: for fields whose values are
+    checked. What a loop gets as its config, anything may be."""
+    for field, value in space.items():
+        if field in _FREE:
+            continue
+        for path, word, arguments in _samplers(value, field):
+            for extreme in _extremes(word, arguments):
+                yield path, _nested(path.split("."), extreme)
+
+
+def _extremes(word: str, arguments: Any) -> list[Any]:
+    if word in _LISTS:
+        return list(arguments)
+    if word in ("randn", "qrandn"):
+        return [float(arguments[0])]
+    lower, upper = arguments[:2]
+    if "int" in word:
+        return [lower, upper if word.startswith("q") else upper - 1]
+    return [float(lower), float(upper)]
+
+
+def _nested(path: list[str], value: Any) -> dict[str, Any]:
+    for name in reversed(path):
+        value = {name: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def grid_size(space: Any) -> int:
+    """How many trials one sample makes: the product of the lengths of all grids."""
+    size = 1
+    for _, word, arguments in _samplers(space, ""):
+        size *= len(arguments) if word == "grid_search" else 1
+    return size
+
+
+def _sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:
+    """A dict of one entry whose name is a sampler's is one."""
+    if len(value) != 1:
+        return None
+    ((word, arguments),) = value.items()
+    return (word, arguments) if word in SAMPLERS else None
+
+
+def _samplers(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+    if not isinstance(value, Mapping):
+        return
+    if (sampler := _sampler(value)) is not None:
+        yield path, *sampler
+        return
+    for name, item in value.items():
+        inner = f"{path}.{name}"
+        if isinstance(item, Mapping) and len(item) == 1:
+            ((word, arguments),) = item.items()
+            close = difflib.get_close_matches(word, SAMPLERS, n=1, cutoff=0.75)
+            if word not in SAMPLERS and close and isinstance(arguments, (list, tuple)):
+                raise ValueError(
+                    f"{inner}: given {shown(item)}; accepted are {', '.join(SAMPLERS)} (did you mean {close[0]}?)"
+                )
+        yield from _samplers(item, inner)
+
+
+def _check_sampler(path: str, word: str, arguments: Any) -> None:
+    names = SAMPLERS[word]
+    if not isinstance(arguments, (list, tuple)) or (word in _LISTS and not arguments):
+        raise ValueError(f"{path}.{word}: given {shown(arguments)}; accepted is a list of {', '.join(names) or 'values'}")
+    if word in _LISTS:
+        return
+    given = f"{path}.{word}: given {shown(list(arguments))}"
+    if len(arguments) != len(names) or not all(map(is_number, arguments)):
+        raise ValueError(f"{given}; accepted is [{', '.join(names)}], all numbers")
+    if "int" in word and not all(isinstance(number, int) for number in arguments):
+        raise ValueError(f"{given}; accepted are whole numbers")
+    if "int" in word and not all(-(2**63) <= number < 2**63 for number in arguments):
+        raise ValueError(f"{given}; accepted are whole numbers of 64 bits")
+    of = dict(zip(names, arguments, strict=True))
+    if "lower" in of and not of["lower"] < of["upper"]:
+        raise ValueError(f"{given}; accepted is a lower bound below the upper one")
+    if "log" in word and of["lower"] <= 0:
+        raise ValueError(f"{given}; accepted is a lower bound above 0")
+    if "sd" in of and of["sd"] <= 0:
+        raise ValueError(f"{given}; accepted is a standard deviation above 0")
+    if "q" in of:
+        _check_quantum(given, of)
+
+
+def _check_quantum(given: str, of: dict[str, float]) -> None:
+    """Ray Tune asks of the bounds that they are multiples of `q`."""
+    if of["q"] <= 0:
+        raise ValueError(f"{given}; accepted is q above 0")
+    for name in ("lower", "upper"):
+        if name in of and not math.isclose(of[name] / of["q"], round(of[name] / of["q"])):
+            raise ValueError(f"{given}; accepted are bounds that are multiples of q")
+
+
+def _hint(name: str, names: Any) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _domain_as_data(domain: Any) -> dict[str, Any]:
+    from ray.tune.search.sample import Categorical, Float, Integer, LogUniform, Normal, Quantized, Uniform
+
+    if isinstance(domain, Categorical):
+        return {"choice": list(domain.categories)}
+    sampler, q = domain.get_sampler(), []
+    if isinstance(sampler, Quantized):
+        sampler, q = sampler.get_sampler(), [sampler.q]
+    prefix = "q" if q else ""
+    if isinstance(sampler, Normal) and isinstance(domain, Float):
+        return {f"{prefix}randn": [sampler.mean, sampler.sd, *q]}
+    if isinstance(sampler, (Uniform, LogUniform)) and isinstance(domain, (Float, Integer)):
+        word = "randint" if isinstance(domain, Integer) else "uniform"
+        log = "log" if isinstance(sampler, LogUniform) else ""
+        return {f"{prefix}{log}{word}": [domain.lower, domain.upper, *q]}
+    raise ValueError(f"param_space: given {domain!r}; accepted are {', '.join(SAMPLERS)}")

@@ -1,0 +1,113 @@
+"""What a checkpoint is made of, written last: a checkpoint that does not match it is never used.
+
+Each rank that uploads files writes a list of them, with sizes and CRC-32s, when they are all there, and before the report
+reaches Ray's controller; so a registered checkpoint has the lists of all its ranks. A checkpoint of another library has
+none, and is taken as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError
+from plugin_core.storage.location import Location
+from plugin_core.storage.threads import parallel
+
+if TYPE_CHECKING:
+    import ray.train
+    from pyarrow.fs import FileInfo
+
+FOLDER = ".manifest"
+#: The end of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
+NAME = re.compile(r"_a\d{3,}_\d{6,}$")
+_CHUNK = 1 << 20
+
+
+def describe(folder: str | Path) -> dict[str, list[int]]:
+    """The files below a local folder: path → size in bytes, CRC-32."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            file = Path(place, name)
+            path = file.relative_to(folder).as_posix()
+            if not path.startswith(f"{FOLDER}/"):
+                found[path] = [file.stat().st_size, _crc32(file)]
+    return found
+
+
+def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
+    """Ray Train's `checkpoint_upload_fn`: Ray's own upload, and the manifest behind it."""
+    from plugin_core.ray_internals.worker import upload_checkpoint, worker_context
+
+    files = describe(checkpoint.path)
+    kept = upload_checkpoint(checkpoint, name)
+    folder = f"{kept.path}/{FOLDER}"
+    kept.filesystem.create_dir(folder)
+    with kept.filesystem.open_output_stream(f"{folder}/{worker_context().get_world_rank():05}.json") as stream:
+        stream.write(json.dumps({"files": files}).encode())
+    return kept
+
+
+def problem(checkpoint: Location) -> str:
+    """In what a checkpoint on storage does not match its manifest, by names and sizes; "" where it does or has none. Raises
+    StorageError where that cannot be told."""
+    lists = checkpoint.child(FOLDER)
+    names = lists.names()
+    there: dict[str, FileInfo] | None = None
+    for name, files in zip(names, parallel(lambda name: _files(lists.child(name)), names), strict=True):
+        if files is None:
+            return f"{FOLDER}/{name} is torn"
+        there = there if there is not None else checkpoint.files()
+        for path, (size, _) in files.items():
+            found = there.get(path)
+            if found is None or found.size != size:
+                return f"{path} has {'nothing' if found is None else f'{found.size} bytes'}, of {size}"
+    return ""
+
+
+def check_copy(folder: str | Path, uri: str) -> None:
+    """Raise SpecError where a local copy of the checkpoint at `uri` does not match its manifest, byte by byte."""
+    for file in sorted(Path(folder, FOLDER).glob("*.json")):
+        files = _parse(file.read_bytes())
+        if files is None:
+            raise damaged(uri, f"{FOLDER}/{file.name} is torn")
+        for path, (size, crc32) in files.items():
+            part = Path(folder, path)
+            if not part.is_file() or part.stat().st_size != size:
+                raise damaged(uri, f"{path} is missing or cut")
+            if _crc32(part) != crc32:
+                raise damaged(uri, f"{path} has another content than was written")
+
+
+def missing(uri: str) -> SpecError:
+    return SpecError(f"checkpoint: given {uri!r}, where there is nothing (any more); accepted is a checkpoint")
+
+
+def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
+    return SpecError(f"{field}: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
+
+
+def _files(place: Location) -> dict[str, Any] | None:
+    data = place.read()
+    return _parse(data) if data is not None else None
+
+
+def _parse(data: bytes) -> dict[str, Any] | None:
+    try:
+        files = json.loads(data)["files"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return files if isinstance(files, dict) else None
+
+
+def _crc32(file: Path) -> int:
+    value = 0
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value

@@ -1,0 +1,189 @@
+"""Storage through fsspec: how its filesystems are opened, and how each creates a file that must not be there yet."""
+
+from __future__ import annotations
+
+import importlib
+import posixpath
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from plugin_core.errors import SpecError
+from plugin_core.storage.small_files import check_size
+from plugin_core.storage.uris import check_filesystem
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of fsspec's, `module:name` of a `package`; `creates`: what its `pipe_file` is told so that it writes a file
+    by one request that fails where there is one."""
+
+    module: str
+    name: str
+    package: str
+    creates: dict[str, Any]
+
+    def made(self, filesystem: Any) -> bool:
+        """Whether a filesystem is one of this class; nothing is imported for that."""
+        return any((kind.__module__, kind.__qualname__) == (self.module, self.name) for kind in type(filesystem).__mro__)
+
+
+#: What filesystems call a file's version, and the time of its last change.
+_TAGS = ("ETag", "etag", "generation")
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+
+
+S3 = Kind("s3fs.core", "S3FileSystem", "s3fs", {"mode": "create"})  # If-None-Match: *
+# not the class that gcsfs registers: that one asks over gRPC what kind of bucket it has, and in some it creates over what
+# is there
+GCS = Kind("gcsfs.core", "GCSFileSystem", "gcsfs", {"mode": "create"})  # ifGenerationMatch=0
+AZURE = Kind("adlfs.spec", "AzureBlobFileSystem", "adlfs", {"overwrite": False})  # If-None-Match: *
+MEMORY = Kind("fsspec.implementations.memory", "MemoryFileSystem", "fsspec", {"mode": "create"})  # in this process alone
+#: Scheme → the filesystem that is known to create atomically. Azure's are written abfs://CONTAINER@ACCOUNT.…/path.
+FSSPEC = {"s3fs": S3, "gs": GCS, "gcsfs": GCS, "abfs": AZURE, "adlfs": AZURE, "memory": MEMORY}
+
+
+def opened(scheme: str, netloc: str, options: dict[str, str], attempts: int) -> Any:
+    """The filesystem of a scheme; `attempts`: how often S3's client sends one request in all."""
+    kind = FSSPEC[scheme]
+    found: dict[str, Any] = {name: _value(value) for name, value in options.items()}
+    if kind is S3:
+        found.setdefault("config_kwargs", {"retries": {"mode": "standard", "total_max_attempts": attempts}})
+    if kind is AZURE and "@" in netloc:
+        found.setdefault("account_name", netloc.partition("@")[2].partition(".")[0])
+    try:
+        made = getattr(importlib.import_module(kind.module), kind.name)
+    except ImportError as exc:
+        missing = f"its package is not installed: pip install {kind.package}"
+        raise SpecError(f"storage_path: given {scheme}://; {missing}") from exc
+    # what others write has to be seen at once
+    return made(skip_instance_cache=kind is not MEMORY, use_listings_cache=False, **found)
+
+
+def _value(value: str) -> Any:
+    return {"true": True, "false": False}.get(value.lower(), int(value) if value.isdecimal() else value)
+
+
+def custom(reference: str, options: dict[str, str]) -> Any:
+    """The filesystem that a function of the user's returns, if the installation allows a URI to call it."""
+    import fsspec
+
+    check_filesystem(reference)
+    module, _, name = reference.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise SpecError(f"storage_path: given filesystem={reference}; it cannot be imported ({exc})") from exc
+    found = function(**options)
+    if not isinstance(found, fsspec.AbstractFileSystem):
+        raise SpecError(
+            f"storage_path: given filesystem={reference}, which returns {type(found).__name__}; accepted is a filesystem of"
+            " fsspec"
+        )
+    return found
+
+
+class FsspecFiles:
+    """Small files of a filesystem of fsspec's (see `small_files.SmallFiles`). Each is read whole: of a file that is
+    opened, the size is asked for first, and that many bytes may then be read of another file."""
+
+    def __init__(self, filesystem: Any):
+        self._fs = filesystem
+        self._create = creator(filesystem)
+
+    def read(self, path: str, version: str = "", at_most: int | None = None) -> tuple[bytes | None, str]:
+        data = self._fs.cat_file(path)
+        check_size(len(data), at_most)
+        return data, ""
+
+    def write(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(path, data)
+
+    def create(self, path: str, data: bytes) -> bool | None:
+        return self._create(path, data) if self._create is not None else None
+
+    def is_file(self, path: str) -> bool:
+        try:
+            return bool(self._fs.info(path)["type"] == "file")
+        except FileNotFoundError:
+            return False
+
+    def names(self, path: str, after: str = "") -> list[str]:
+        return [name for name in self._entries(path) if name > after]
+
+    def versions(self, path: str) -> dict[str, str]:
+        return {name: self._version(entry) for name, entry in self._entries(path).items()}
+
+    def delete(self, path: str) -> None:
+        self._fs.rm(path)
+
+    def delete_dir(self, path: str) -> None:
+        self._fs.rm(path, recursive=True)
+
+    def abort_uploads(self, path: str) -> int:
+        return 0
+
+    def _entries(self, path: str) -> dict[str, dict[str, Any]]:
+        """What lies directly under a path; a file lies under itself for some."""
+        found = {posixpath.basename(entry["name"].rstrip("/")): entry for entry in self._fs.ls(path, detail=True)}
+        return {name: entry for name, entry in found.items() if name}
+
+    def _version(self, entry: dict[str, Any]) -> str:
+        if entry["type"] != "file":
+            return ""
+        told = [str(entry[name]) for name in (*_TAGS, *_TIMES) if entry.get(name) is not None]
+        return "-".join((*told, str(entry.get("size")))) if told else str(hash(self._fs.cat_file(entry["name"])))
+
+
+#: fsspec's memory looks first and stores then.
+_memory = threading.Lock()
+
+
+def creator(filesystem: Any) -> Callable[[str, bytes], bool] | None:
+    """A function that writes a file unless it is there, and says whether it did; None where that is not atomic.
+
+    Of a filesystem that is not among the known ones, it is yet to be proven: see `proof`.
+    """
+    words = _words(filesystem)
+    if words is None:
+        return None
+    lock = _memory if MEMORY.made(filesystem) else nullcontext()
+
+    def create(path: str, data: bytes) -> bool:
+        try:
+            with lock:
+                filesystem.pipe_file(path, data, **words)
+        except FileExistsError:
+            return False
+        except (TypeError, NotImplementedError) as exc:
+            raise SpecError(
+                f"storage_path: got a filesystem ({type(filesystem).__qualname__}) that has no way to create a file only"
+                f" where there is none ({exc}); expected one whose pipe_file() takes mode='create'"
+            ) from exc
+        return True
+
+    return create
+
+
+def _words(filesystem: Any) -> dict[str, Any] | None:
+    """What `pipe_file` is to be told so that it creates a file; None where it does not do so atomically."""
+    from fsspec import AbstractFileSystem
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.implementations.cached import CachingFileSystem
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    if isinstance(filesystem, DirFileSystem):
+        return _words(filesystem.fs)  # it hands down all that it is told
+    if isinstance(filesystem, CachingFileSystem):
+        return None  # it writes into its own folder, and puts that over whatever is there
+    for known in (S3, GCS, AZURE, MEMORY):
+        if known.made(filesystem):
+            return known.creates
+    kind = type(filesystem)
+    if isinstance(filesystem, AsyncFileSystem):
+        own = kind._pipe_file is not AsyncFileSystem._pipe_file
+    else:
+        own = kind.pipe_file is not AbstractFileSystem.pipe_file  # the base class looks first, and writes then
+    return {"mode": "create"} if own else None

@@ -1,0 +1,93 @@
+"""Files of a local path, which may be a network's mount: atomic writes, and looks that no mount answers from memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import shutil
+import uuid
+
+from plugin_core.storage.small_files import check_size
+
+
+class LocalFiles:
+    """Small files by absolute path. Raises OSError; see `small_files.SmallFiles`."""
+
+    def read(self, path: str, version: str = "", at_most: int | None = None) -> tuple[bytes | None, str]:
+        try:
+            with open(path, "rb") as stream:
+                status = os.fstat(stream.fileno())
+                check_size(status.st_size, at_most)
+                found = _version(status)
+                return (None if found == version else stream.read()), found
+        except FileNotFoundError:
+            return None, ""
+
+    def write(self, path: str, data: bytes) -> None:
+        os.replace(_write_beside(path, data), path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        temporary = _write_beside(path, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except OSError as exc:
+            if exc.errno in (errno.EPERM, errno.EOPNOTSUPP):
+                raise OSError(exc.errno, f"{exc.strerror} (the file system has no hard links)", path) from exc
+            raise
+        finally:
+            os.unlink(temporary)
+        return True
+
+    def is_file(self, path: str) -> bool:
+        """NFS remembers for up to a minute that a name was absent, but looks anew when a folder is opened: so its folder is
+        listed."""
+        folder, name = posixpath.split(path)
+        try:
+            return name in os.listdir(folder)
+        except FileNotFoundError:
+            return False
+
+    def names(self, path: str, after: str = "") -> list[str]:
+        # arrow's listing fails when the folder, or a file in it, comes or goes in the same moment
+        return [name for name in os.listdir(path) if name > after]
+
+    def versions(self, path: str) -> dict[str, str]:
+        found = {}
+        with os.scandir(path) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # one of a writer's, renamed meanwhile
+                    found[entry.name] = "" if entry.is_dir() else _version(entry.stat())
+        return found
+
+    def delete(self, path: str) -> None:
+        os.unlink(path)
+
+    def delete_dir(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def abort_uploads(self, path: str) -> int:
+        return 0
+
+
+def _version(status: os.stat_result) -> str:
+    """Files are replaced by rename, which gives them another number."""
+    return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def _write_beside(path: str, data: bytes) -> str:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+    return temporary

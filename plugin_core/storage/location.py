@@ -1,0 +1,278 @@
+"""A URI as a place on persistent storage, with the few operations a run directory needs.
+
+Reading and listing go through `pyarrow.fs`. Two writes need more than it offers: *create if absent* (local: a hard link of
+a finished file; elsewhere a conditional put, see `filesystems`) and *atomic replace* (local: rename; a put is atomic by
+itself). "Cannot be read" is never "absent": only a definite not-found gives None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.storage.filesystems import BUCKETS, Backend, backend, path_of
+from plugin_core.storage.filesystems import be_patient as be_patient
+from plugin_core.storage.refusals import refusal
+from plugin_core.storage.small_files import SmallFiles
+from plugin_core.storage.uris import check_below, check_length, check_local_path, check_storage_uri, quoted
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, FileSystem
+
+
+def default_storage_path() -> str:
+    """`RAY_STORAGE`, then `~/ray_results`, as Ray's users know it."""
+    return os.environ.get("RAY_STORAGE") or str(Path.home() / "ray_results")
+
+
+def normalise(uri: str) -> str:
+    """A local path made absolute (also from `file://`), another URI as it is. Raises SpecError where it is no place."""
+    if not uri:
+        raise SpecError("given ''; accepted is a local path or a URI")
+    check_length(uri)
+    if "://" not in uri:
+        check_local_path(uri)
+        try:
+            return str(Path(uri).expanduser().absolute())
+        except RuntimeError as exc:  # ~somebody
+            raise SpecError(f"got {uri!r}; expected a local path ({exc})") from None
+    check_storage_uri(uri)
+    parts = urlsplit(uri)
+    return parts.path if parts.scheme == "file" else uri
+
+
+@dataclass(frozen=True)
+class Location:
+    """A directory or object: `uri` for people and specs, `path` for `fs`."""
+
+    uri: str
+
+    @classmethod
+    def of(cls, uri: str, field: str = "storage_path") -> Location:
+        """The place of a URI; SpecError names `field`."""
+        try:
+            return cls(normalise(uri))
+        except SpecError as exc:
+            raise SpecError(f"{field}: {exc.message}") from None
+
+    @property
+    def is_local(self) -> bool:
+        return "://" not in self.uri
+
+    @property
+    def fs(self) -> FileSystem:
+        return self._backend.fs
+
+    @property
+    def _backend(self) -> Backend:
+        parts = urlsplit(self.uri)
+        return backend("", "", "") if self.is_local else backend(parts.scheme, parts.netloc, parts.query)
+
+    @property
+    def has_folders(self) -> bool:
+        """Whether a folder has to be made before there is something in it."""
+        return self._backend.has_folders
+
+    @property
+    def small_files(self) -> SmallFiles:
+        """Those of the same storage, by their `path`."""
+        return self._backend.files
+
+    @property
+    def path(self) -> str:
+        """The path on `fs`: absolute for local files, `bucket/key` elsewhere."""
+        return self.uri if self.is_local else path_of(self.uri)
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+    def child(self, *parts: str) -> Location:
+        """The place of that name below this one. Raises SpecError for a name that leads elsewhere."""
+        for part in parts:
+            check_below(self.uri, part)
+        if self.is_local:
+            return Location(posixpath.join(self.uri, *parts))
+        split = urlsplit(self.uri)
+        return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *map(quoted, parts)))))
+
+    def inside(self, uri: str) -> Location | None:
+        """The place of a URI that a file in here names, where it lies in here; None for any other."""
+        place = Location.of(uri, "path")
+        if self.is_local and place.is_local:
+            # a link in here may lead out, and the storage may have had another path when the file was written
+            home, there = os.path.realpath(self.path), os.path.realpath(place.path)
+            return place if there.startswith(home + "/") else None
+        ours, theirs = urlsplit(self.uri), urlsplit(place.uri)
+        same = (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc) and not (self.is_local or place.is_local)
+        if not same or not place.path.startswith(self.path + "/"):
+            return None
+        return Location(urlunsplit(theirs._replace(query=ours.query)))  # opened as this one is, whatever the file says
+
+    @property
+    def parent(self) -> Location:
+        if self.is_local:
+            return Location(posixpath.dirname(self.uri.rstrip("/")))
+        split = urlsplit(self.uri)
+        return Location(urlunsplit(split._replace(path=posixpath.dirname(split.path.rstrip("/")))))
+
+    def before(self, part: str) -> Location:
+        """This place up to the first folder named `part`; itself where there is none."""
+        split = urlsplit(self.uri)
+        path = self.uri if self.is_local else split.path
+        head = path.partition(f"/{part}/")[0]
+        return Location(head) if self.is_local else Location(urlunsplit(split._replace(path=head)))
+
+    # ---- reading
+
+    def read(self, at_most: int | None = None) -> bytes | None:
+        """The content, or None where there is definitely none. Raises StorageError when it cannot be told, or where there
+        are more than `at_most` bytes."""
+        return self.read_since("", at_most)[0]
+
+    def read_since(self, version: str, at_most: int | None = None) -> tuple[bytes | None, str]:
+        """The content and its version; (None, `version`) where it still is of that version, (None, "") where there is none.
+        Versions are compared for equality only; some storages have none, and are read each time."""
+        with self._failing("read"):
+            with contextlib.suppress(FileNotFoundError):
+                return self.small_files.read(self.path, version, at_most)
+            self._bucket_must_exist()
+        return None, ""
+
+    def names(self, after: str = "") -> list[str]:
+        """Sorted names of what lies directly under here; empty where there is nothing. `after`: only the names that come
+        after this one, which some storages list alone."""
+        return sorted(self._listed(lambda: dict.fromkeys(self.small_files.names(self.path, after), "")))
+
+    def versions(self) -> dict[str, str]:
+        """The names of what lies directly under here, each with its version: of a file that was written anew it is another
+        one. Folders have "" everywhere."""
+        return self._listed(lambda: self.small_files.versions(self.path))
+
+    def _listed(self, listing: Callable[[], dict[str, str]]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._failing("listed"):
+            with contextlib.suppress(FileNotFoundError):
+                found = listing()
+            if not found:
+                self._bucket_must_exist()  # one that is not there is listed as an empty one
+        return found
+
+    def files(self) -> dict[str, FileInfo]:
+        """The files in and below this directory, by their path from here; none where there is nothing."""
+        from pyarrow.fs import FileSelector, FileType
+
+        with self._failing("listed"):
+            found = self.fs.get_file_info(FileSelector(self.path, recursive=True, allow_not_found=True))
+            if not found:
+                self._bucket_must_exist()
+        start = len(self.path.strip("/")) + 1
+        return {info.path.strip("/")[start:]: info for info in found if info.type == FileType.File}
+
+    def is_file(self) -> bool:
+        """Whether this file is there now: one request, and no answer from a mount's memory."""
+        with self._failing("looked up"):
+            return self.small_files.is_file(self.path)
+
+    def exists(self) -> bool:
+        """Whether a file or a folder is there."""
+        from pyarrow.fs import FileType
+
+        with self._failing("looked up"):
+            return bool(self.fs.get_file_info(self.path).type != FileType.NotFound)
+
+    # ---- writing
+
+    def write(self, data: bytes) -> None:
+        """Replace the content atomically: a reader sees the old or the new, a crash leaves one of them."""
+        with self._failing("written"):
+            self.small_files.write(self.path, data)
+
+    def upload(self, file: Path) -> None:
+        """Write a local file's content, in parts and so not atomically. Raises StorageError."""
+        with self._failing("written"):
+            self.parent.make_dir()
+            with file.open("rb") as source, self.fs.open_output_stream(self.path) as stream:
+                shutil.copyfileobj(source, stream, 1 << 20)
+
+    def create(self, data: bytes) -> bool:
+        """Write unless something is there; True for the one caller who did. Atomic over processes and hosts."""
+        with self._failing("created"):
+            created = self.small_files.create(self.path, data)
+        if created is None:
+            raise SpecError(
+                f"storage_path: given {self.uri!r}, where files cannot be created without a race, as a run needs it;"
+                " accepted there are datasets and outputs"
+            )
+        # a request whose answer was lost is sent again, and then finds what it wrote itself
+        return created or (not self.is_local and self.read() == data)
+
+    def delete(self) -> None:
+        """Delete this file; fine where there is none."""
+        with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
+            self.small_files.delete(self.path)
+
+    def delete_dir(self) -> None:
+        """Delete this directory and what is in it; fine where there is none."""
+        with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
+            self.small_files.delete_dir(self.path)
+
+    def abort_uploads(self) -> int:
+        """Abort what a killed process left of uploads in parts under here, which nobody sees and which costs; how many
+        there were. Whoever may still be uploading here fails. Raises StorageError."""
+        with self._failing("rid of unfinished uploads"):
+            return self.small_files.abort_uploads(self.path)
+
+    def make_dir(self) -> None:
+        if self.has_folders:
+            with self._failing("made"):
+                self.fs.create_dir(self.path, recursive=True)
+
+    @contextlib.contextmanager
+    def _failing(self, done: str) -> Iterator[None]:
+        """What the storage raises becomes a StorageError: this place cannot be `done`."""
+        try:
+            yield
+        except (StorageError, SpecError):
+            raise
+        except self._backend.errors as exc:
+            raise StorageError(f"{self.uri} cannot be {done}: {exc}") from exc
+
+    def _bucket_must_exist(self) -> None:
+        """Raise StorageError where the bucket of what is not there is not there either: the SDKs report both alike."""
+        from pyarrow.fs import FileType
+
+        parts = urlsplit(self.uri)
+        bucket = (parts.scheme, parts.netloc, parts.query)
+        if parts.scheme not in BUCKETS or parts.scheme == "s3" or bucket in _buckets_seen:
+            return
+        name = self.path.partition("/")[0]
+        try:
+            there = self.fs.get_file_info(name).type != FileType.NotFound
+        except self._backend.errors as exc:
+            # who may use a prefix alone is refused the bucket, and so it is there
+            if not refusal(exc):
+                raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
+            there = True
+        if not there:
+            raise StorageError(f"{self.uri} cannot be read: there is no bucket {name!r}")
+        _buckets_seen.add(bucket)
+
+
+#: The buckets that this process has found to be there.
+_buckets_seen: set[tuple[str, str, str]] = set()
+
+
+def numbered(names: list[str]) -> list[int]:
+    """The numbers of those names that are one, like 007.json, in order: files of which the highest counts, and the next is
+    created if absent."""
+    return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))

@@ -1,0 +1,205 @@
+"""S3: files of any size stream through pyarrow, small ones go through boto3, in one request each.
+
+pyarrow's S3 filesystem looks before it reads, writes a small file in three requests, and a process that is killed meanwhile
+leaves parts of an upload that nobody sees and that cost until they are aborted (pyarrow 25).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode, urlunsplit
+
+from plugin_core.errors import SpecError
+from plugin_core.storage.small_files import check_size
+
+KEYS = ("access_key", "secret_key", "session_token")
+#: Seconds to wait for a connection, and for each piece of an answer. botocore's own 60 would hold a look up for minutes.
+CONNECT_S, READ_S = 5.0, 15.0
+#: Connections that are kept: as many as threads may be reading at once (see `threads`).
+CONNECTIONS = 64
+#: Most keys that one request may delete.
+BATCH = 1000
+#: Times that the body of an answer is asked for again when the connection breaks in its middle.
+BODY_ATTEMPTS = 3
+_ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
+_CONFLICT = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+
+
+def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3Objects]:
+    """pyarrow's filesystem, and the small files of the same storage. `attempts`: how often a request is sent in all."""
+    from pyarrow import fs
+
+    without_keys = {name: value for name, value in options.items() if name not in KEYS}
+    made, _ = fs.FileSystem.from_uri(urlunsplit(("s3", bucket, "", urlencode(without_keys), "")))
+    # a URI has no word for retries; the options it was opened with are what it is pickled as
+    _, (found,) = made.__reduce__()
+    found |= {name: options[name] for name in KEYS if name in options}
+    if "allow_delayed_open" in found:  # not in older versions
+        # a file of less than one part is then one request when it is closed: a process that is killed leaves nothing of it
+        found["allow_delayed_open"] = options.get("allow_delayed_open", "true").lower() == "true"
+    retries = fs.AwsStandardS3RetryStrategy(max_attempts=attempts)
+    return fs.S3FileSystem(**found, retry_strategy=retries), S3Objects(options, found["region"], attempts)
+
+
+class S3Objects:
+    """Small files by `bucket/key` (see `small_files.SmallFiles`). Raises what `errors` names; SpecError without boto3."""
+
+    def __init__(self, options: dict[str, str], region: str, attempts: int):
+        self._options = options
+        self._region = region
+        self._attempts = attempts
+        self._lock = threading.Lock()
+        self._made: tuple[int, Any] = (0, None)
+
+    @staticmethod
+    def errors() -> tuple[type[Exception], ...]:
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            return (OSError,)
+        return OSError, BotoCoreError, ClientError
+
+    def read(self, path: str, version: str = "", at_most: int | None = None) -> tuple[bytes | None, str]:
+        bucket, key = _split(path)
+        condition = {"IfNoneMatch": version} if version else {}
+
+        code, found = _unless(
+            {"304", "NotModified"} | _ABSENT,
+            lambda: _whole(lambda: self._client().get_object(Bucket=bucket, Key=key, **condition), at_most),
+        )
+        if code:
+            return None, "" if code in _ABSENT else version
+        answer: tuple[bytes, str] = found
+        return answer
+
+    def write(self, path: str, data: bytes) -> None:
+        bucket, key = _split(path)
+        self._client().put_object(Bucket=bucket, Key=key, Body=data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        bucket, key = _split(path)
+        code, _ = _unless(_CONFLICT, lambda: self._client().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*"))
+        return not code
+
+    def is_file(self, path: str) -> bool:
+        bucket, key = _split(path)
+        code, _ = _unless(_ABSENT, lambda: self._client().head_object(Bucket=bucket, Key=key))
+        return not code
+
+    def names(self, path: str, after: str = "") -> list[str]:
+        return list(self.versions(path, after))
+
+    def versions(self, path: str, after: str = "") -> dict[str, str]:
+        bucket, key = _split(path)
+        prefix = f"{key}/" if key else ""
+        given = {"StartAfter": prefix + after} if after else {}
+        found: dict[str, str] = {}
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **given):
+            found |= {item["Key"][len(prefix) :]: item["ETag"] for item in page.get("Contents", [])}
+            found |= {item["Prefix"][len(prefix) : -1]: "" for item in page.get("CommonPrefixes", [])}
+        found.pop("", None)  # what some tools write to mark a folder
+        return found
+
+    def delete(self, path: str) -> None:
+        bucket, key = _split(path)
+        self._client().delete_object(Bucket=bucket, Key=key)
+
+    def delete_dir(self, path: str) -> None:
+        bucket, key = _split(path)
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", PaginationConfig={"PageSize": BATCH}):
+            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
+            if not keys:
+                continue
+            answer = self._client().delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
+            if left := answer.get("Errors"):
+                raise OSError(f"{len(left)} of {len(keys)} objects are left ({left[0].get('Code')}: {left[0].get('Key')})")
+
+    def abort_uploads(self, path: str) -> int:
+        bucket, key = _split(path)
+        count = 0
+        for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/"):
+            for upload in page.get("Uploads", []):
+                self._abort(bucket, upload)
+                count += 1
+        return count
+
+    def _abort(self, bucket: str, upload: dict[str, Any]) -> None:
+        given = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+        _unless({"NoSuchUpload"}, lambda: self._client().abort_multipart_upload(**given))
+
+    def _pages(self, operation: str, **given: Any) -> Iterator[dict[str, Any]]:
+        pages: Iterator[dict[str, Any]] = iter(self._client().get_paginator(operation).paginate(**given))
+        return pages
+
+    def _client(self) -> Any:
+        """This process's own: connections must not be shared with a process that was forked."""
+        with self._lock:
+            if self._made[0] != os.getpid():
+                self._made = os.getpid(), _client(self._options, self._region, self._attempts)
+            return self._made[1]
+
+
+def _client(options: dict[str, str], region: str, attempts: int) -> Any:
+    try:
+        from boto3.session import Session
+        from botocore.config import Config
+    except ImportError as exc:
+        raise SpecError("storage_path: s3:// needs boto3: pip install 'ray-train-workflows[s3]'") from exc
+    endpoint = options.get("endpoint_override")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
+    virtual = options.get("force_virtual_addressing", "").lower() == "true"
+    trusted = options.get("tls_verify_certificates", "true").lower() != "false"
+    return Session().client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name=options.get("region") or region or None,
+        use_ssl=options.get("scheme", "https") != "http",
+        verify=(options.get("tls_ca_file_path") or None) if trusted else False,
+        aws_access_key_id=options.get("access_key"),
+        aws_secret_access_key=options.get("secret_key"),
+        aws_session_token=options.get("session_token"),
+        config=Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=READ_S,
+            max_pool_connections=CONNECTIONS,
+            retries={"mode": "standard", "total_max_attempts": attempts},
+            s3={"addressing_style": "virtual"} if virtual else None,
+        ),
+    )
+
+
+def _split(path: str) -> tuple[str, str]:
+    bucket, _, key = path.partition("/")
+    return bucket, key
+
+
+def _unless(codes: set[str] | frozenset[str], ask: Callable[[], Any]) -> tuple[str, Any]:
+    """S3's code where it refuses a request with one of these, or "" and the answer."""
+    from botocore.exceptions import ClientError
+
+    try:
+        return "", ask()
+    except ClientError as exc:
+        code = str(exc.response.get("Error", {}).get("Code", ""))
+        if code not in codes:
+            raise
+        return code, None
+
+
+def _whole(ask: Callable[[], Any], at_most: int | None) -> tuple[bytes, str]:
+    """The body and version of an answer. botocore sends a request again, but not where a body breaks off."""
+    from botocore.exceptions import HTTPClientError, IncompleteReadError
+
+    for left in reversed(range(BODY_ATTEMPTS)):
+        answer = ask()
+        try:
+            check_size(answer["ContentLength"], at_most)
+            return answer["Body"].read(), answer["ETag"]
+        except (HTTPClientError, IncompleteReadError):
+            if not left:
+                raise
+    raise AssertionError("unreachable")

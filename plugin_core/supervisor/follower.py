@@ -1,0 +1,169 @@
+"""What an engine may show of a run while it goes on: decisions, journal, the job's log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from plugin_core.clusters.jobs_api import JobInfo, JobsClient
+from plugin_core.errors import CLUSTER_ERRORS
+from plugin_core.errors.plain_text import plain
+from plugin_core.runs.directory import Position, RunDir
+from plugin_core.runs.journal import JournalReader
+from plugin_core.storage.threads import Threads
+from plugin_core.supervisor.decide import Action, Do
+from plugin_core.supervisor.job_log import JobLog
+from plugin_core.supervisor.observer import Look
+from plugin_core.supervisor.progress import Progress, Reading
+
+#: The event loop of many runs is given back after so many lines.
+LINES_AT_ONCE = 100
+#: How often a reader's position is kept, in seconds: so much may be told again after a kill.
+KEEP_S = 15.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`; a report
+    with the reading of its progress), "link" (where a tracker shows the run: `data` has it by tracker) or "log" (lines
+    of the job)."""
+
+    kind: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+    reading: Reading = field(default_factory=Reading)
+
+
+Listener = Callable[[Event], None]
+
+
+class Follower:
+    """Tells a listener what is new since the last time. Log and journal are read from a position, so a connection that
+    breaks loses and repeats no line; and what the log says, or its end, never counts as news about the job.
+
+    `reader`: an id under which the position is kept in the run directory, for a listener whose process may change (a task
+    that moves to another triggerer): the next process goes on where this one was.
+    """
+
+    def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
+        self._listener = listener
+        self._rundir = rundir
+        self._threads = Threads.of(rundir.uri)
+        self._reader = reader
+        self._kept: Position | None = None
+        self._keep_due = 0.0
+        self._journal = JournalReader(rundir)
+        self._progress: Progress | None = None
+        self._said = ""
+        self._follows = bool(reader)
+        self._linked: set[str] = set()
+        self._log_seen: dict[str, int] = {}
+        self._log: JobLog | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether somebody is to be told the run to its end: not who asks for a result that was there before."""
+        return self._listener is not None and self._follows
+
+    def tell(self, event: Event) -> None:
+        """To the listener; one that fails misses an event, and the step goes on."""
+        if self._listener is None:
+            return
+        try:
+            self._listener(replace(event, text=plain(event.text)))
+        except Exception:
+            logger.exception("a listener failed at: %s", event.text[:200])
+
+    async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
+        await self._take_up()
+        await self._show(action, look, client)
+        if time.monotonic() >= self._keep_due:
+            await self.keep()
+
+    async def keep(self) -> None:
+        """Keep the position, where there is a reader and it moved."""
+        position = self._position()
+        if self._reader and self._kept not in (None, position):
+            self._keep_due = time.monotonic() + KEEP_S
+            await self._threads(self._rundir.keep_position, self._reader, position)
+            self._kept = position  # only now: a cancel in between is followed by another `keep`
+
+    async def _take_up(self) -> None:
+        if self._reader and self._kept is None:
+            self._kept = await self._threads(self._rundir.position, self._reader)
+            self._journal.go_to(self._kept.journal)
+            self._log_seen.update(self._kept.logs)
+
+    def _position(self) -> Position:
+        return Position(self._journal.position, dict(self._log_seen))
+
+    async def _show(self, action: Action, look: Look, client: JobsClient | None) -> None:
+        receipt, job = look.receipt, look.job
+        text = f"{action.do.value}: {action.why}"
+        if text != self._said:
+            self._said = text
+            data = {"submission_id": receipt.submission_id, "attempt": receipt.attempt} if receipt else {}
+            self.tell(Event("state", text, data))
+        if receipt is None:
+            return
+        self._follows = True
+        # at the end, whatever is there: also what comes after a segment that somebody has deleted
+        await self._show_journal(receipt.attempt if action.do is Do.WAIT else 0)
+        for tracker in look.links.keys() - self._linked:
+            self._linked.add(tracker)
+            link = look.links[tracker]
+            self.tell(Event("link", f"tracking.{tracker}: {link}", {tracker: link}))
+        if job is not None and client is not None and action.do is not Do.RETURN:
+            try:
+                await self.show_log(client, job, final=job.terminal)
+            except CLUSTER_ERRORS:
+                return  # read again from the same position when the cluster answers
+
+    async def show_rest(self) -> None:
+        """The journal to its end; whether or not a cluster can be asked, the storage has it."""
+        await self._take_up()
+        await self._show_journal(0)
+
+    async def _show_journal(self, attempt: int) -> None:
+        self._journal.attempt = attempt
+        while await self._threads(self._journal.fetch):
+            for number, entry in enumerate(self._journal.entries()):
+                if "report" in entry:
+                    await self._show_report(entry)
+                else:
+                    self.tell(Event("phase", f"phase: {entry['phase']}", entry))
+                if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+
+    async def _show_report(self, entry: dict[str, Any]) -> None:
+        if self._progress is None:
+            record = await self._threads(self._rundir.read_record)
+            spec = record["spec"]
+            # a retraining's reports are those of its training
+            self._progress = Progress(spec.get("train", spec).get("train_loop_config", {}))
+        reading = self._progress.read(entry)
+        text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
+        self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))
+
+    async def show_log(self, client: JobsClient, job: JobInfo, final: bool) -> None:
+        """What is new in a job's log; `final`: also an unfinished last line. Raises one of CLUSTER_ERRORS; the next call
+        then goes on from the same position."""
+        if self._listener is None:
+            return
+        if self._log is None or self._log.submission_id != job.submission_id:
+            self._log = JobLog(job.submission_id, self._log_seen.get(job.submission_id, 0))
+        async for piece in self._log.read(client, job, final):
+            self._log_seen[job.submission_id] = self._log.position
+            if text := piece.rstrip("\n"):
+                self.tell(Event("log", text))
+            await asyncio.sleep(0)
+
+
+def _in_words(metrics: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

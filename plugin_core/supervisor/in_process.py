@@ -1,0 +1,51 @@
+"""`execute(spec)`: the same driver function in the current process, for debugging, notebooks and unit tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
+from plugin_core.runs.directory import RunDir
+from plugin_core.specs import StepSpec
+from plugin_core.specs.results import AnyResult
+from plugin_core.storage.location import be_patient
+from plugin_core.supervisor.preflight import check_functions_and_data
+
+
+def execute(spec: StepSpec) -> AnyResult:
+    """Run a step here and now, on the Ray this process is connected to, or one that it starts for the while.
+
+    The run directory and the result are those of `run()`; what is missing is a supervisor: when this process dies, so does
+    the step (the next call resumes it).
+    """
+    import ray
+
+    from plugin_core.driver.attempt import run_attempt
+
+    rundir = RunDir.of(spec)
+    check_functions_and_data(spec, here=True)
+    rundir.write_spec(spec)
+    stored = rundir.result()
+    if stored is not None:
+        return stored
+    attempt = rundir.latest() + 1
+    if rundir.claim(attempt, "in-process", "in-process") is None:
+        raise InfrastructureError(f"somebody else runs {rundir.uri} at this moment")
+    started_here = not ray.is_initialized()
+    patient_before = be_patient()
+
+    def connect(runtime_env: dict[str, Any]) -> None:
+        if started_here:
+            ray.init(address="local", runtime_env=runtime_env or None)
+
+    def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
+        import _thread
+
+        _thread.interrupt_main()
+
+    try:
+        return run_attempt(rundir, attempt, connect, stop)
+    finally:
+        be_patient(patient_before)
+        if started_here:
+            ray.shutdown()

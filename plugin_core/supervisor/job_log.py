@@ -1,0 +1,250 @@
+"""A job's log, read on from a position, however long it is.
+
+Ray's state API streams a log, whole or its last lines, but knows no position in it. So a short log is read whole each time;
+of a long one the last lines, in which the text that was told last is found again. Where it is not, or where the log repeats
+itself, the whole log is streamed once more, as at the job's end. Nothing is held but what is about to be shown: of more
+than `SHOWN` new characters the beginning and the end.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from plugin_core.errors import CLUSTER_ERRORS
+
+if TYPE_CHECKING:
+    from plugin_core.clusters.jobs_api import JobInfo, JobsClient, LogStream
+
+#: Characters of a log that are shown at once, at most.
+SHOWN = 2_000_000
+#: Seconds that one look reads on; and when the job is over, after which only the log's end is shown.
+LOOK_S, FINAL_S = 5.0, 60.0
+#: A log up to so many characters is read whole each time.
+SHORT = 64 * 1024
+#: So much of the text that was told last is looked for in the log's last lines, of which so many are asked for at first; it
+#: must not occur twice in so much of what was told.
+ANCHOR, WINDOW, LINES = 8 * 1024, 32 * 1024, 500
+#: A log is not read again for so many times as long as reading it took.
+PAUSE = 10.0
+#: What is told at once, so that the event loop of many runs is given back in between.
+PIECE_LINES, PIECE_CHARS = 100, 32 * 1024
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CUT_ANSI = re.compile(r"\x1b(\[[0-9;?]{0,20})?\Z")
+
+
+class Text:
+    """Bytes in pieces of any size as text, without colour codes and with plain line ends."""
+
+    def __init__(self) -> None:
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._held = ""
+
+    def feed(self, data: bytes) -> str:
+        """No data: the end."""
+        text = self._held + self._decoder.decode(data, final=not data)
+        cut = _CUT_ANSI.search(text, max(0, len(text) - 32)) if data else None
+        end = cut.start() if cut else len(text)
+        self._held, text = text[end:], text[:end]
+        return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+class JobLog:
+    """Of one job. `position`: how many characters were told, or passed over."""
+
+    def __init__(self, submission_id: str, position: int = 0):
+        self.submission_id = submission_id
+        self.position = position
+        self._due = 0.0
+        self._over = False
+        self._last = ""  # the last of what was told
+        self._lines = LINES
+        self._whole: _Whole | None = None
+
+    async def read(self, client: JobsClient, job: JobInfo, final: bool) -> AsyncIterator[str]:
+        """What is new, in pieces of whole lines; the position moves with each. Raises one of CLUSTER_ERRORS.
+
+        `final`: the job is over, so all is read that there is time for, and the last line counts even without its end.
+        """
+        began = time.monotonic()
+        if not job.node_id or self._over or (began < self._due and not final):
+            return
+        try:
+            new = None
+            if self._whole is None and self.position >= SHORT and not final:
+                new = await self._after_anchor(client, job)
+            if new is not None:
+                for piece in self._told(new[: new.rfind("\n") + 1]):
+                    yield piece
+                return
+            async for piece in self._read_whole(client, job, final):
+                yield piece
+        except CLUSTER_ERRORS:
+            self.close()
+            raise
+        finally:
+            if self._whole is None:
+                now = time.monotonic()
+                self._due = now + PAUSE * (now - began)
+
+    def close(self) -> None:
+        if self._whole is not None:
+            self._whole.stream.close()
+            self._whole = None
+
+    def _told(self, text: str) -> Iterator[str]:
+        for piece in pieces(text):
+            self.position += len(piece)
+            self._last = (self._last + piece)[-WINDOW:]
+            yield piece
+
+    async def _after_anchor(self, client: JobsClient, job: JobInfo) -> str | None:
+        """What follows the text that was told last; None: only the whole log tells."""
+        anchor = self._last[-ANCHOR:]
+        if len(anchor) < ANCHOR or self._last.find(anchor) < len(self._last) - ANCHOR:
+            return None
+        before = 0
+        while True:
+            tail = await self._last_lines(client, job)
+            found = tail.find(anchor) if tail is not None else -1
+            if tail is None or (found < 0 and len(tail) <= before):
+                return None  # too much is new, or the log is another one
+            if found >= 0:
+                if tail.count("\n", found) < self._lines // 4:
+                    self._lines = max(LINES, self._lines // 2)
+                again = tail.find(anchor, found + 1) >= 0
+                return None if again else tail[found + ANCHOR :]
+            before = len(tail)
+            self._lines *= 4
+
+    async def _last_lines(self, client: JobsClient, job: JobInfo) -> str | None:
+        """None: they are too long."""
+        stream = await client.open_log(job, self._lines)
+        try:
+            text, parts, size = Text(), [], 0
+            while data := await stream.read():
+                parts.append(text.feed(data))
+                size += len(parts[-1])
+                if size > SHOWN:
+                    return None
+            return "".join([*parts, text.feed(b"")])
+        finally:
+            stream.close()
+
+    async def _read_whole(self, client: JobsClient, job: JobInfo, final: bool) -> AsyncIterator[str]:
+        """Stream the whole log; what does not fit into this look, the next one goes on with."""
+        until = time.monotonic() + (FINAL_S if final else LOOK_S)
+        if self._whole is None:
+            self._whole = _Whole(await client.open_log(job), self.position, self._last)
+            self._last = ""
+        whole = self._whole
+        data = b"not read yet"
+        while data and time.monotonic() < until:
+            data = await whole.stream.read()
+            ready = whole.feed(data)
+            if whole.is_another():
+                yield self._note("a part")  # what was found in the last lines was not what had been told
+            for piece in self._told(ready):
+                yield piece
+        if data and not final:
+            return
+        self.close()
+        if data:
+            self._over = True
+            whole.end_with(await self._last_lines(client, job) or "")
+        text, skipped = whole.rest(final)
+        self._last = "" if skipped else (whole.before + self._last)[-WINDOW:]
+        if skipped:
+            self.position += skipped
+            yield self._note("a part" if data else f"{skipped / 1e6:.1f} MB")
+        for piece in self._told(text):
+            yield piece
+
+    def _note(self, what: str) -> str:
+        return f"… {what} of the log not shown; `ray job logs {self.submission_id}` has all\n"
+
+
+class _Whole:
+    """A log from its beginning: what is past a position comes out, and after `SHOWN` / 2 only the end is held."""
+
+    def __init__(self, stream: LogStream, position: int, last: str):
+        self.stream = stream
+        self.text = Text()
+        #: the last of what came before the position; it should end with what was told last
+        self.before = ""
+        self._told_last = last[-ANCHOR:]
+        self._ahead = position
+        self._budget = SHOWN // 2
+        self._held: deque[str] = deque()
+        self._size = self._skipped = 0
+
+    def feed(self, data: bytes) -> str:
+        """Whole lines to tell now. No data: the end."""
+        text = self.text.feed(data)
+        if self._ahead:
+            passed, text = text[: self._ahead], text[self._ahead :]
+            self._ahead -= len(passed)
+            self.before = (self.before + passed)[-WINDOW:]
+        if self._budget <= 0:
+            self._hold(text)
+            return ""
+        text = "".join([*self._held, text])
+        end = text.rfind("\n", 0, self._budget) + 1
+        self._budget -= end if len(text) <= self._budget else self._budget
+        self._held.clear()
+        self._size = 0
+        self._hold(text[end:])
+        return text[:end]
+
+    def _hold(self, text: str) -> None:
+        self._held.append(text)
+        self._size += len(text)
+        while self._size > SHOWN // 2:
+            first = self._held.popleft()
+            dropped = min(len(first), self._size - SHOWN // 2)
+            if dropped < len(first):
+                self._held.appendleft(first[dropped:])
+            self._size -= dropped
+            self._skipped += dropped
+
+    def is_another(self) -> bool:
+        """Whether another text than that ends at the position; said once."""
+        if self._ahead or self.before.endswith(self._told_last):
+            return False
+        self._told_last = ""
+        return True
+
+    def end_with(self, tail: str) -> None:
+        """Take this in the place of what there is no time to stream."""
+        self._skipped += self._size + 1
+        self._held = deque([tail[-SHOWN // 2 :]])
+
+    def rest(self, final: bool) -> tuple[str, int]:
+        """The end, and how many characters before it nobody is told."""
+        text = "".join(self._held)
+        if self._skipped:
+            begin = text.find("\n") + 1
+            self._skipped += begin
+            text = text[begin:]
+        return (text if final else text[: text.rfind("\n") + 1]), self._skipped
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in parts of a few whole lines; longer lines are cut."""
+    begin = 0
+    while begin < len(text):
+        end, limit = begin, min(begin + PIECE_CHARS, len(text))
+        for _ in range(PIECE_LINES):
+            newline = text.find("\n", end, limit)
+            if newline < 0:
+                end = limit if end == begin or limit == len(text) else end
+                break
+            end = newline + 1
+        yield text[begin:end]
+        begin = end

@@ -1,0 +1,228 @@
+"""One look at a run: its directory and its job, as the facts that `decide` judges."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin_core.clusters.base import Cluster
+from plugin_core.clusters.jobs_api import JobInfo, JobsClient
+from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
+from plugin_core.runs.directory import AttemptEnd, Intent, Receipt, RunDir
+from plugin_core.specs import Limits
+from plugin_core.storage.threads import Threads
+from plugin_core.supervisor.decide import TERMINAL, Job, Observed
+
+#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, when
+#: `limits.unreachable_timeout_s` says nothing: from here it can never be asked, and where a container was made anew
+#: nobody ever can.
+EMBEDDED_WAIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen, with the receipt and the job it was seen of, and where the run's trackers show it."""
+
+    seen: Observed
+    receipt: Receipt | None = None
+    job: JobInfo | None = None
+    links: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    has_result: bool = False
+    intent: Intent = field(default_factory=Intent)
+    receipt: Receipt | None = None
+    end: AttemptEnd | None = None
+    beat: Any = None
+    links: dict[str, str] = field(default_factory=dict)
+
+
+class Observer:
+    """Looks at one run, and keeps its own clocks: those of two hosts are never compared.
+
+    `since_attempt`: attempts up to this one belong to earlier calls (None: told by what is there at the first look).
+    """
+
+    def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
+        self.rundir = rundir
+        self.cluster = cluster
+        self.since_attempt = since_attempt
+        self.attempt = since_attempt or 0
+        self.giving_up = False
+        self.limits: Limits | None = None
+        self.client: JobsClient | None = None
+        self._threads = Threads.of(rundir.uri)
+        self._old_intent = Intent()
+        self._whole_run: frozenset[str] = frozenset()
+        self._read: dict[tuple[str, str], Any] = {}
+        self._started = time.monotonic()
+        self._beat: tuple[Any, float] = (None, self._started)
+        self._answered = False
+        self._unreachable_since: float | None = None
+        self._embedded = False
+        self._pending_since: float | None = None
+
+    async def connect(self) -> JobsClient:
+        if self.client is None:
+            client = await self.cluster.connect()
+            self.client = await client.__aenter__()
+        return self.client
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.client.__aexit__(None, None, None)
+            self.client = None
+
+    async def look(self) -> Look:
+        """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
+        look = await self._look()
+        if look.seen.job in TERMINAL and look.seen.end is None and not (look.seen.has_result or look.seen.superseded):
+            # it may have ended between the reading and the asking; now that it is over, all that it wrote is there
+            look = await self._look()
+        return look
+
+    async def _look(self) -> Look:
+        limits = self.limits or await self._begin()
+        reading = time.monotonic()
+        try:
+            stored = await self._threads(self._read_storage)
+        except StorageError:
+            # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
+            self._beat = (None, time.monotonic())
+            raise
+        if stored.beat != self._beat[0]:
+            self._beat = (stored.beat, time.monotonic())
+        # up to the reading, and not up to now: asking a cluster that does not answer takes long
+        silent_s = reading - self._beat[1]
+        receipt, since = stored.receipt, self.since_attempt or 0
+        seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
+        job: JobInfo | None = None
+        if receipt is not None:
+            seen["superseded"] = receipt.attempt > max(self.attempt, stored.intent.whole_through)
+            self.attempt = receipt.attempt
+            job, seen["job"], seen["actors_alive"], seen["job_message"] = await self._ask(receipt)
+            seen["attempt"], seen["end"] = receipt.attempt, stored.end
+            seen["attempt_unwanted"] = receipt.attempt <= stored.intent.cancel_through
+            seen["ours"], seen["attempts_of_this_call"] = receipt.attempt > since, receipt.attempt - since
+        if job is not None:
+            seen.update(job_error_type=job.error_type, job_exit_code=job.exit_code)
+        now = time.monotonic()
+        seen["heartbeat_silent"] = silent_s > limits.heartbeat_ttl_s
+        seen["overdue"] = self._overdue(limits, now, job)
+        given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
+        if given is None and self._embedded:
+            gave_up = silent_s > EMBEDDED_WAIT_S
+        else:
+            gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
+        return Look(
+            Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job, stored.links
+        )
+
+    async def _begin(self) -> Limits:
+        self.limits = (await self._threads(self.rundir.read_spec)).limits
+        self._old_intent = await self._threads(self.rundir.old_intent)
+        attempts = await self._threads(self.rundir.attempts)
+        intent = attempts.intent | self._old_intent
+        self._whole_run = intent.whole_run
+        if self.since_attempt is None:
+            self.since_attempt = last = attempts.latest
+            # it may be alive: then it is ours from now on; an attempt that was told to stop never is
+            if last > intent.cancel_through and await self._threads(self.rundir.end, last) is None:
+                self.since_attempt -= 1
+        return self.limits
+
+    def _cancel_wanted(self, intent: Intent) -> bool:
+        """Whether this call gives up: it was told so itself, or the whole run was cancelled while it followed the run."""
+        said_since = intent.whole_run != self._whole_run or intent.whole_through > (self.since_attempt or 0)
+        return self.giving_up or (bool(intent.whole_run) and said_since)
+
+    def _read_storage(self) -> _Stored:
+        """By two requests, where nothing has changed."""
+        rundir = self.rundir
+        if self.client is None and rundir.has_result():
+            return _Stored(has_result=True)
+        attempts = rundir.attempts()
+        last = attempts.latest
+        if not last:
+            return _Stored(has_result=rundir.has_result(), intent=attempts.intent | self._old_intent)
+        # before its first beat it may be a driver of an earlier version, which beats elsewhere
+        beat = attempts.of(last, "beat") or rundir.heartbeat(last)
+        return _Stored(
+            # looked for after the end was, before which it is written: else a run that ends just now would seem to have
+            # lost it
+            has_result=rundir.has_result(),
+            intent=attempts.intent | self._old_intent,
+            receipt=self._once(rundir.receipt, last, attempts.of(last)),
+            end=self._once(rundir.end, last, attempts.of(last, "end")),
+            beat=(last, beat),
+            links=self._once(rundir.links, last, attempts.of(last, "links")) or {},
+        )
+
+    def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:
+        """A file of an attempt, read once a version; None where there is none."""
+        key = read.__name__, f"{attempt}-{version}"
+        if version is not None and key not in self._read:
+            self._read[key] = read(attempt)
+        return self._read.get(key)
+
+    async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
+        """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""
+        self._embedded = False
+        if receipt.cluster and receipt.cluster != self.cluster.identity:
+            # only its own cluster knows, and that one is not ours to ask (our token is not for it)
+            return await self._ask_nobody(receipt.cluster)
+        actors_alive = False
+        try:
+            if self.client is None and not await self.cluster.lives():
+                # to ask would start another one, which a run that is over or cancelled has no use for
+                return None, Job.OTHER_INCARNATION, False, "it is not there any more"
+            client = await self.connect()
+            job = await client.job(receipt.submission_id)
+            if job is None:
+                version = await client.version()
+                state = Job.ABSENT if version.get("session_name") == receipt.incarnation else Job.OTHER_INCARNATION
+            else:
+                state = Job(job.status.lower())
+                actors_alive = job.terminal and await client.has_live_actors(job)
+        except CLUSTER_ERRORS as exc:
+            # a token that was good and is refused now (rotated, a proxy's hiccup) says nothing about the job
+            if isinstance(exc, ClusterRefusedError) and not self._answered:
+                raise
+            # the embedded head has a new port each time: connect anew, or its next incarnation is never found
+            await self.close()
+            return self._out_of_sight(exc.message)
+        self._answered = True
+        self._unreachable_since = None
+        return job, state, actors_alive, job.message if job else ""
+
+    async def _ask_nobody(self, cluster: str) -> tuple[None, Job, bool, str]:
+        """What is known of a job on a cluster that this call cannot ask."""
+        from plugin_core.clusters import local_head
+
+        why = f"it belongs to {cluster}, this call to {self.cluster.identity}"
+        if host := local_head.host_of(cluster):
+            if await self._threads(local_head.is_gone, cluster):
+                return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
+            self._embedded = True
+            limit = (self.limits.unreachable_timeout_s if self.limits else None) or EMBEDDED_WAIT_S
+            why += f"; only {host} can ask it, so the next attempt begins when the heartbeat was silent for {limit:g} s"
+        return self._out_of_sight(why)
+
+    def _out_of_sight(self, why: str) -> tuple[None, Job, bool, str]:
+        self._unreachable_since = self._unreachable_since or time.monotonic()
+        return None, Job.UNREACHABLE, False, why
+
+    def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
+        if limits.timeout_s is not None and now - self._started > limits.timeout_s:
+            return f"the step took longer than limits.timeout_s ({limits.timeout_s:g} s)"
+        # a driver that runs looks after its workers' resources itself
+        pending = job is not None and job.status == "PENDING"
+        self._pending_since = (self._pending_since or now) if pending else None
+        limit = limits.scheduling_timeout_s
+        if limit is not None and self._pending_since is not None and now - self._pending_since > limit:
+            return f"the job was still pending after limits.scheduling_timeout_s ({limit:g} s)"
+        return ""

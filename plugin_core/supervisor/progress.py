@@ -1,0 +1,82 @@
+"""How far a training is and when it will be done, told from the journal's reports."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin_core.runs.history import COUNTERS
+from plugin_core.specs.json_values import is_number
+
+#: The rate is that of the last so many reports: it follows a change, and one slow report does not shake it.
+WINDOW = 20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """`fraction`: of the whole training, 0 to 1; `per_s`: reports a second; `eta_s`: seconds to its end. None: unknown."""
+
+    fraction: float | None = None
+    per_s: float | None = None
+    eta_s: float | None = None
+
+    def __str__(self) -> str:
+        words = []
+        if self.fraction is not None:
+            words.append(f"{self.fraction:.0%}")
+        if self.per_s is not None:
+            words.append(f"{self.per_s:.2g} reports/s" if self.per_s >= 1 else f"{1 / self.per_s:.2g} s/report")
+        if self.eta_s is not None:
+            words.append(f"ETA {duration(self.eta_s)}")
+        return ", ".join(words)
+
+
+@dataclass
+class Progress:
+    """Reads the journal's entries one after the other.
+
+    The fraction is a report's own `progress` (0 to 1), or a counter of it (`epoch`, `step`, `iteration`, counted from 0)
+    over the total that the loop's config names. The rate is measured over the last reports of one attempt, on the clock of
+    the machine that wrote them.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    _window: deque[tuple[float, float | None]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _attempt: int = 0
+
+    def read(self, entry: dict[str, Any]) -> Reading:
+        """The reading after this report."""
+        if entry.get("attempt", 0) != self._attempt:
+            self._attempt = entry.get("attempt", 0)
+            self._window.clear()
+        fraction = self._fraction(entry)
+        self._window.append((entry["time"], fraction))
+        began, first_fraction = self._window[0]
+        elapsed = entry["time"] - began
+        if elapsed <= 0:
+            return Reading(fraction)
+        per_s = (len(self._window) - 1) / elapsed
+        eta_s = None
+        if fraction is not None and first_fraction is not None and fraction > first_fraction:
+            eta_s = (1 - fraction) * elapsed / (fraction - first_fraction)
+        return Reading(fraction, per_s, eta_s)
+
+    def _fraction(self, entry: dict[str, Any]) -> float | None:
+        metrics = entry["metrics"]
+        if is_number(metrics.get("progress")):
+            return min(max(float(metrics["progress"]), 0.0), 1.0)
+        for counter, totals in COUNTERS.items():
+            total = next((self.config[name] for name in totals if is_number(self.config.get(name))), None)
+            if total and total > 0 and is_number(metrics.get(counter)):
+                return float(min((metrics[counter] + 1) / total, 1.0))
+        return None
+
+
+def duration(seconds: float) -> str:
+    """A length of time as a person says it: 45 s, 12 min, 3 h 20 min."""
+    whole = round(seconds)
+    if whole < 90:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"

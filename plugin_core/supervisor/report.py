@@ -1,0 +1,115 @@
+"""What a finished step has to show: a table of its reports, their plot, and a page of Markdown. Any engine may use it."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import io
+from typing import Any
+
+from plugin_core.errors import StorageError
+from plugin_core.errors.plain_text import markdown_code, markdown_text
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import COUNTERS, History
+from plugin_core.specs.json_values import is_number
+from plugin_core.specs.results import AnyResult, EvaluationResult, RetrainResult, TuneResult
+from plugin_core.supervisor.progress import duration
+
+#: A plot of more bytes is not shown.
+PLOT_BYTES = 4 * 2**20
+_PNG = b"\x89PNG"
+#: More metrics than this are in the table alone.
+CURVES = 6
+
+
+def metric_rows(history: History) -> list[dict[str, Any]]:
+    """The reports as rows of a table: number, attempt, metrics. Of many, every so-manyth, and the last."""
+    return [{"report": entry["report"], "attempt": entry["attempt"], **entry["metrics"]} for entry in history.sample]
+
+
+def plot_png(history: History) -> bytes | None:
+    """The metrics as a PNG, over the counter that all reports have, or else over the reports' numbers. What a later attempt
+    repeated stands there as it was last. None when there is no curve to draw, or no matplotlib."""
+    counter = history.counters[0] if history.counters else None
+    curves = _curves(history.sample, counter)
+    if not curves:
+        return None
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    figure = Figure(figsize=(7, 2.2 * len(curves)), layout="constrained")
+    for axes, (name, points) in zip(figure.subplots(len(curves), squeeze=False)[:, 0], curves.items(), strict=True):
+        axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 30 else None, markersize=3)
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+    axes.set_xlabel(counter or "report")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=80)
+    return file.getvalue()
+
+
+def markdown_report(rundir: RunDir, result: AnyResult | None, history: History) -> str:
+    """The run on a page: how it ended, where things are, the metrics and their plot. `result` None: it has none (yet)."""
+    rows = {"run directory": markdown_code(rundir.uri), "attempts": str(rundir.latest())}
+    if result is None:
+        end = rundir.end(rundir.latest())
+        rows["ended"] = _cell(f"{end.outcome}: {end.message}".splitlines()[0] if end else "no end is recorded")
+    for name in ("checkpoint", "best_checkpoint"):
+        if (checkpoint := getattr(result, name, None)) is not None:
+            rows[name.replace("_", " ")] = markdown_code(checkpoint.uri)
+    if output := getattr(result, "output", None):
+        rows["output"] = f"{markdown_code(output)}, {getattr(result, 'rows', 0)} rows"
+    if isinstance(result, TuneResult):
+        rows["trials"] = _cell(", ".join(f"{count} {status}" for status, count in result.trials.items() if count))
+        rows |= {"best": markdown_code(result.best_config), "table of trials": markdown_code(result.table)}
+    if isinstance(result, RetrainResult):
+        rows |= {"outcome": _cell(f"{result.outcome}: {result.reason}"), "champion": f"version {result.champion}"}
+    if history.first is not None and history.last is not None:
+        rows["reports"] = str(history.reports)
+        rows["from first to last report"] = duration(history.last["time"] - history.first["time"])
+    title = markdown_text(f"{rundir.read_record()['kind'].replace('_', ' ')} {rundir.name}")
+    lines = [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
+    metrics = result.metrics if result is not None else history.metrics
+    if metrics:
+        lines += ["", "| metric | value |", "|---|---|", *(f"| {_cell(k)} | {_cell(v)} |" for k, v in metrics.items())]
+    if isinstance(result, EvaluationResult):
+        verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
+        lines += ["", "Good enough." if result.passed else "Not good enough:", *verdict]
+        for name, place in result.plots.items():
+            lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
+    lines += ["", _inline("the metrics", plot_png(history))]
+    return "\n".join(lines).rstrip()
+
+
+def _inline(name: str, png: bytes | None) -> str:
+    if png is None:
+        return ""
+    return f"![{markdown_text(name)}](data:image/png;base64,{base64.b64encode(png).decode()})"
+
+
+def _plot(rundir: RunDir, uri: str) -> bytes | None:
+    """A plot that the result names: a PNG of the run's own. Whoever wrote the result may not have other files shown."""
+    place = rundir.location.inside(uri)
+    try:
+        png = place.read(at_most=PLOT_BYTES) if place is not None else None
+    except StorageError as exc:
+        if getattr(exc.__cause__, "errno", None) != errno.EFBIG:
+            raise
+        return None
+    return png if png is not None and png.startswith(_PNG) else None
+
+
+def _curves(reports: list[dict[str, Any]], counter: str | None) -> dict[str, list[tuple[float, float]]]:
+    curves: dict[str, dict[float, float]] = {}
+    for entry in reports:
+        place = entry["metrics"][counter] if counter else entry["report"]
+        for name, value in entry["metrics"].items():
+            if is_number(value) and name not in (*COUNTERS, "progress"):
+                curves.setdefault(name, {})[place] = value
+    return {name: sorted(points.items()) for name, points in list(curves.items())[:CURVES] if len(points) > 1}
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return markdown_text(text)

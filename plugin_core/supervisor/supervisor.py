@@ -1,0 +1,310 @@
+"""Brings a run to its result: observe, decide, act, again. One asynchronous loop serves every engine.
+
+Storage is read and written in threads, the cluster is asked over aiohttp: nothing blocks the event loop. The loop keeps no
+state that matters: whoever calls again with the same run goes on where things are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shlex
+import time
+from collections.abc import Awaitable, Callable
+
+from plugin_core.clusters import handover
+from plugin_core.clusters.base import Cluster, LocalCluster
+from plugin_core.clusters.jobs_api import ApiError, JobsClient
+from plugin_core.clusters.secrets import RENEW_S
+from plugin_core.errors import (
+    CLUSTER_ERRORS,
+    REFUSED,
+    ClusterUnreachableError,
+    InfrastructureError,
+    SpecError,
+    StepCancelledError,
+    StorageError,
+    from_outcome,
+)
+from plugin_core.runs import code as run_code
+from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
+from plugin_core.specs import StepSpec
+from plugin_core.specs.results import AnyResult
+from plugin_core.specs.sources import git_commit
+from plugin_core.storage.threads import Threads, in_thread, run_sync
+from plugin_core.storage.uris import allowed_here
+from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide
+from plugin_core.supervisor.ending import see_off
+from plugin_core.supervisor.follower import Event, Follower, Listener
+from plugin_core.supervisor.observer import Look, Observer
+from plugin_core.supervisor.preparation import prepare as prepare
+from plugin_core.supervisor.preparation import release
+
+#: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
+POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
+#: An API that answers a submit with an error so many times in a row is not waited for any longer.
+SUBMIT_ERRORS = 10
+#: What every job gets unless the cluster or the spec says otherwise. Ray Data draws its bars for a terminal; in a task's
+#: log each redraw is a line, four of five there were. The step reports its own progress.
+JOB_VARIABLES = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+#: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
+STORAGE_PATIENCE_S = 600.0
+
+
+class Supervisor:
+    """Brings one run to its end. `since_attempt`: attempts up to this one belong to earlier calls.
+
+    An engine that hands over between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
+    both count the same attempts as theirs. `reader`: see `Follower`. `wanted`: whether the engine still wants the run,
+    asked before a next attempt is begun in place of this call's own that somebody cancelled: the engine may have ended its
+    task, of which this process is told a moment later.
+    """
+
+    def __init__(
+        self,
+        rundir: RunDir,
+        cluster: Cluster,
+        *,
+        since_attempt: int | None = None,
+        listener: Listener | None = None,
+        metadata: dict[str, str] | None = None,
+        reader: str = "",
+        wanted: Callable[[], Awaitable[bool]] | None = None,
+    ):
+        self.rundir = rundir
+        self._wanted = wanted
+        self.cluster = cluster = cluster.of_run(rundir.uri)
+        self._metadata = metadata or {}
+        self._threads = Threads.of(rundir.uri)
+        self._observer = Observer(rundir, cluster, since_attempt)
+        self._follower = Follower(rundir, listener, reader)
+        self._tell = self._follower.tell
+        self._submit_errors = 0
+        self._interest_due = self._handover_due = 0.0
+        self._storage_away_since: float | None = None
+
+    @property
+    def since_attempt(self) -> int | None:
+        return self._observer.since_attempt
+
+    @property
+    def attempt(self) -> int:
+        """The newest attempt that this call has seen; 0: none."""
+        return self._observer.attempt
+
+    async def run(self) -> AnyResult:
+        """Until the run has a result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
+        try:
+            pause = POLL_FIRST_S
+            while True:
+                began = time.monotonic()
+                result = await self._patient_step()
+                if result is not None:
+                    return result
+                # the look's own length counts, and no two of many runs keep step with each other
+                took = time.monotonic() - began
+                await asyncio.sleep(max(POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
+                pause = min(pause * 1.2, POLL_MAX_S)
+        finally:
+            await self.close()
+
+    async def submit(self) -> AnyResult | None:
+        """One look and one action: the run has an attempt, or a result, when this returns. For an operator that defers."""
+        try:
+            return await self.step()
+        finally:
+            await self.close()
+
+    def give_up(self) -> None:
+        """This call does not want the run any more: it stops the job at its next look and raises StepCancelledError."""
+        self._observer.giving_up = True
+
+    async def cancel(self, attempt: int | None = None) -> str:
+        """Cancel the run (or its attempts up to `attempt`): see `acancel`."""
+        await self._threads(self.rundir.cancel, attempt)
+        self._observer.attempt = attempt or 0
+        self.give_up()
+        try:
+            while True:
+                if await self._patient_step() is not None:
+                    return "finished"
+                await asyncio.sleep(POLL_FIRST_S)
+        except StepCancelledError:
+            return "cancelled"
+        finally:
+            await self.close()
+
+    async def step(self) -> AnyResult | None:
+        """One look and one action."""
+        look = await self._observer.look()
+        action = decide(look.seen)
+        await self._follower.show(action, look, self._observer.client)
+        await self._show_interest()
+        return await self._act(action, look)
+
+    async def close(self) -> None:
+        await self._observer.close()
+        try:
+            await self._follower.keep()
+        except StorageError as exc:
+            self._tell(Event("state", f"what was told so far may be told again: {exc.message}"))
+
+    async def _patient_step(self) -> AnyResult | None:
+        try:
+            result = await self.step()
+        except StorageError as exc:
+            now = time.monotonic()
+            self._storage_away_since = self._storage_away_since or now
+            if now - self._storage_away_since > STORAGE_PATIENCE_S:
+                raise
+            self._tell(Event("state", f"wait: {exc.message}"))
+            return None
+        self._storage_away_since = None
+        return result
+
+    async def _act(self, action: Action, look: Look) -> AnyResult | None:
+        receipt, seen = look.receipt, look.seen
+        match action.do:
+            case Do.RETURN:
+                result = await self._threads(self.rundir.result)
+                await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
+                await release(self.cluster, True, self._tell)
+                return result
+            case Do.FAIL:
+                over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
+                if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
+                    await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                if seen.end is not None and seen.job is Job.UNREACHABLE and action.outcome != "cancelled":
+                    await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
+                if not seen.superseded:
+                    await release(self.cluster, False, self._tell)
+                raise from_outcome(action.outcome, action.why, action.details)
+            case Do.SUBMIT_NEXT:
+                if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
+                    return None  # this call's own end is on its way
+                await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
+            case Do.SUBMIT_SAME if receipt is not None:
+                await self._start_job(receipt)
+            case Do.WAIT if receipt and seen.job is Job.PENDING and time.monotonic() > self._handover_due:
+                await self._keep_handed_over(receipt)
+            case Do.STOP if receipt is not None:
+                if seen.cancel_wanted and not seen.attempt_unwanted:
+                    # it was claimed after the cancel: its driver must know, should this process die now
+                    await self._threads(self.rundir.cancel, receipt.attempt)
+                await self._stop_job(receipt)
+        return None
+
+    async def _submit(self, attempt: int, gave_up_on_cluster: bool) -> None:
+        last = await self._threads(self.rundir.latest)
+        if last >= attempt:
+            return  # somebody else was faster; the next look finds their attempt
+        try:
+            client = await self._observer.connect()
+            incarnation = (await client.version()).get("session_name", "")
+        except CLUSTER_ERRORS as exc:
+            if attempt == 1 or gave_up_on_cluster:
+                raise  # nothing is begun here: the engine may retry as it likes, on another cluster too
+            self._tell(Event("state", f"attempt {attempt} waits for the cluster: {exc.message}"))
+            await self.close()
+            return
+        spec = await self._threads(self.rundir.read_spec)
+        try:
+            # before the claim: what cannot be uploaded must not leave an attempt behind
+            uploaded = await client.upload(spec.runtime_env)
+        except ClusterUnreachableError as exc:
+            self._not_submitted(f"attempt {attempt} waits for its upload", exc)
+            return
+        claim = self.rundir.claim
+        receipt = await self._threads(claim, attempt, client.address, incarnation, self.cluster.identity)
+        if receipt is not None:
+            self._observer.attempt = attempt
+            await self._start_job(receipt, spec.model_copy(update={"runtime_env": uploaded}))
+
+    async def _start_job(self, receipt: Receipt, spec: StepSpec | None = None) -> None:
+        """`spec`: the run's, with its folders uploaded, right after the claim; None: it may have been submitted before."""
+        first_time = spec is not None
+        if spec is None:
+            spec = await self._threads(self.rundir.read_spec)
+        own = {"run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
+        commit = await in_thread(git_commit) if spec.tracking else {}
+        metadata = {**self._metadata, **commit, **own}
+        try:
+            client = await self._observer.connect()
+            code = await self._threads(run_code.digest, self.rundir)
+            # Ray gives the entrypoint to a shell
+            words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
+            handed = await self._hand_over(client, receipt, spec)
+            variables = {**JOB_VARIABLES, **allowed_here(), **handed}
+            runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
+            await client.submit(receipt.submission_id, shlex.join(words), await client.upload(runtime_env), metadata)
+        except ClusterUnreachableError as exc:
+            # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs
+            self._not_submitted(f"the submit of {receipt.submission_id} was not answered", exc)
+        except SpecError as exc:
+            if first_time:  # so no job will ever be this attempt
+                await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd(REFUSED, exc.message))
+            raise
+        else:
+            self._submit_errors = 0
+
+    async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
+        self._handover_due = time.monotonic() + RENEW_S
+        own = spec.runtime_env.get("env_vars", {})  # what the spec says wins
+        return await handover.hand_over(client, self.cluster, receipt.submission_id, without=own)
+
+    async def _keep_handed_over(self, receipt: Receipt) -> None:
+        """A job that waits has not taken its variables yet, and Ray keeps them for a few minutes only."""
+        try:
+            client = await self._observer.connect()
+            await self._hand_over(client, receipt, await self._threads(self.rundir.read_spec))
+        except CLUSTER_ERRORS as exc:
+            self._tell(Event("state", f"the variables of {receipt.submission_id} cannot be kept: {exc.message}"))
+
+    def _not_submitted(self, what: str, exc: ClusterUnreachableError) -> None:
+        self._tell(Event("state", f"{what}: {exc.message}"))
+        self._submit_errors += isinstance(exc, ApiError)
+        if self._submit_errors >= SUBMIT_ERRORS:
+            raise InfrastructureError(f"the cluster answers, but takes no job: {exc.message}") from exc
+
+    async def _stop_job(self, receipt: Receipt) -> None:
+        try:
+            await (await self._observer.connect()).stop(receipt.submission_id)
+        except CLUSTER_ERRORS as exc:
+            self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
+
+    async def _show_interest(self) -> None:
+        limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
+        if limit is not None and time.monotonic() >= self._interest_due:
+            self._interest_due = time.monotonic() + limit / 4
+            await self._threads(self.rundir.show_interest)
+
+
+async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
+    """Run a step to its result on `cluster` (default: the embedded local one)."""
+    where: Cluster = cluster or LocalCluster()
+    rundir = await prepare(spec, where)
+    return await Supervisor(rundir, where, listener=listener).run()
+
+
+def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
+    """`arun`, for code without an event loop. The run goes on when this process dies; call again to re-attach."""
+    return run_sync(arun(spec, cluster, listener))
+
+
+def cancel(rundir: RunDir, cluster: Cluster) -> str:
+    """`acancel` of the newest attempt there is, for an engine's task that gives up: what begins later is not its own."""
+    return run_sync(acancel(rundir, cluster, rundir.latest() or None))
+
+
+async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) -> str:
+    """Cancel a run: say so where its driver reads it, stop its job, wait until its processes are gone. Safe to repeat.
+
+    `attempt`: the newest attempt that the caller knows of; later ones are somebody else's and go on. None: whatever runs.
+    Returns "cancelled", or "finished" when the run had its result before.
+    """
+    if await Threads.of(rundir.uri)(rundir.result) is not None:
+        return "finished"
+    return await Supervisor(rundir, cluster, since_attempt=0).cancel(attempt)
+
+
+__all__ = ["Event", "Listener", "Supervisor", "acancel", "arun", "cancel", "prepare", "run", "run_sync"]

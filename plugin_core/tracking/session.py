@@ -1,0 +1,174 @@
+"""Experiment tracking: one tracking run for one run, whatever died in between.
+
+Everything is fed from the journal, by a thread for each tracker in the process that leads the training: no tracker ever
+slows or fails it. A tracker that was away is caught up with; what is missing at the end is a warning on the result, and
+`raytrain track RUN_URI` logs it later.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, StepCancelledError, StepTimeoutError
+from plugin_core.runs.directory import RunDir
+from plugin_core.specs.extras import require
+from plugin_core.specs.tracking import Tracker
+from plugin_core.tracking.backend import Backend
+from plugin_core.tracking.feed import Feed, final_metrics
+from plugin_core.tracking.subject import ORIGIN, Subject
+
+if TYPE_CHECKING:
+    from plugin_core.runs.context import StepContext
+    from plugin_core.specs.results import AnyResult
+
+#: tracker (also its module here, and the extra that installs it) → the package it needs
+PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
+#: Seconds that a training waits for its trackers to begin, so that the workers know the tracking run; and that its end
+#: waits for a tracker which does not get any further.
+BEGIN_S, STALL_S = 20.0, 20.0
+#: What a cancel or a time-out leaves a tracker to hear of it.
+KILLED_S = 3.0
+
+logger = logging.getLogger(__name__)
+_open: set[Feeds] = set()
+
+
+class Feeds:
+    """The trackers of one run."""
+
+    def __init__(self, feeds: list[Feed]):
+        self._feeds = feeds
+
+    def begin(self) -> None:
+        """Start them; returns when each has begun or could not. Raises SpecError where one
+        refuses the spec, InfrastructureError where a required one cannot be reached."""
+        for feed in self._feeds:
+            feed.start()
+        deadline = time.monotonic() + BEGIN_S
+        for feed in self._feeds:
+            feed.tried.wait(max(0.0, deadline - time.monotonic()))
+            if feed.refused is not None:
+                self.leave()
+                raise feed.refused
+            if not feed.begun.is_set() and feed.backend.config.required:
+                self.leave()
+                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error}), and is required")
+
+    def must_begin(self) -> None:
+        """Raise InfrastructureError where a tracker could not be reached."""
+        for feed in self._feeds:
+            if not feed.begun.is_set():
+                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error})")
+
+    def must_be_whole(self) -> None:
+        """Raise InfrastructureError where a tracker does not have all."""
+        for feed in self._feeds:
+            if not feed.whole:
+                raise InfrastructureError("; ".join(feed.warnings()))
+
+    @property
+    def worker_environment(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Variables for rank 0, whose native calls join the tracking run, and for the others, which are kept from it."""
+        first: dict[str, str] = {}
+        others: dict[str, str] = {}
+        for feed in self._feeds:
+            if feed.begun.is_set():
+                first |= feed.backend.worker_environment()
+                others |= feed.backend.other_workers_environment()
+        return first, others
+
+    def end(
+        self, status: str, message: str = "", timeout_s: float = STALL_S, metrics: dict[str, Any] | None = None
+    ) -> None:
+        """Log what is left and say how the run ended: "finished", "failed" or "killed". A tracker that gets no further for
+        `timeout_s` is left behind. `metrics`: of a step that reports nothing on its way."""
+        for feed in self._feeds:
+            feed.end(status, message, metrics)
+        for feed in self._feeds:
+            feed.wait(timeout_s)
+
+    def leave(self) -> None:
+        """Stop without an end: another attempt goes on."""
+        for feed in self._feeds:
+            feed.leave()
+        for feed in self._feeds:
+            feed.wait(KILLED_S)
+
+    @property
+    def links(self) -> dict[str, str]:
+        return {feed.name: feed.backend.url for feed in self._feeds if feed.backend.url}
+
+    @property
+    def warnings(self) -> list[str]:
+        return [warning for feed in self._feeds for warning in feed.warnings()]
+
+
+@contextmanager
+def tracked(context: StepContext) -> Iterator[Feeds]:
+    """The trackers of a step while it runs. A step that fails for good ends its tracking run as failed; one that another
+    attempt goes on with leaves it running."""
+    from plugin_core.errors.classify import classify
+
+    if not context.spec.tracking:
+        yield Feeds([])
+        return
+    subject = Subject.of(context)
+    feeds = Feeds([Feed(context.rundir, make_backend(config, subject)) for config in context.spec.tracking])
+    _open.add(feeds)
+    try:
+        feeds.begin()
+        yield feeds
+    except Exception as exc:
+        error = classify(exc)
+        if error.retryable:
+            feeds.leave()
+        else:
+            feeds.end("failed", error.message)
+        raise
+    finally:
+        _open.discard(feeds)
+
+
+def with_tracking(result: AnyResult, feeds: Feeds) -> AnyResult:
+    """The result with the links to its tracking runs, and what they miss."""
+    feeds.end("finished", metrics=final_metrics(result))
+    for warning in feeds.warnings:
+        logger.warning("%s", warning)
+    update = {"tracking": feeds.links, "warnings": [*result.warnings, *feeds.warnings]}
+    return result.model_copy(update=update)
+
+
+def stop_tracking(error: RayTrainWorkflowsError) -> None:
+    """Just before this process ends itself: say of a cancelled run, or of one out of time, that it was killed."""
+    if status_of(error.outcome) == "killed":
+        for feeds in list(_open):
+            feeds.end("killed", error.message, KILLED_S)
+
+
+def status_of(outcome: str) -> str:
+    """What a tracker is told of an attempt that ended so without a result: "killed" or "failed"."""
+    return "killed" if outcome in (StepCancelledError.outcome, StepTimeoutError.outcome) else "failed"
+
+
+def make_backend(config: Tracker, subject: Subject) -> Backend:
+    """Raises SpecError where the tracker's package is missing here."""
+    name: str = config.type  # type: ignore[attr-defined]
+    require("tracking", name, PACKAGES[name], extra=name)
+    module = importlib.import_module(f"plugin_core.tracking.{name}")
+    backend: Backend = module.BACKEND(config, subject)
+    return backend
+
+
+def note_origin(rundir: RunDir) -> None:
+    """Keep which engine's task the attempt belongs to (the Ray job's metadata), for trackers and their replays."""
+    config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+    origin = {name: value for name, value in config.get("metadata", {}).items() if name not in ("run", "name", "attempt")}
+    if origin:
+        rundir.step.child(*ORIGIN).write(json.dumps(origin).encode())

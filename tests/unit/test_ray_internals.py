@@ -1,0 +1,59 @@
+"""The names of Ray's private API that this product needs, and that only one room uses them."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROOM = ROOT / "plugin_core" / "ray_internals"
+NEEDED = {
+    "ray._private.dict": {"flatten_dict"},
+    "ray._raylet": {"GcsClient"},
+    "ray.experimental.internal_kv": {"_internal_kv_get"},
+    "ray.train.v2._internal.exceptions": {"RayTrainError", "UserExceptionWithTraceback"},
+    "ray.train.v2._internal.execution": {"train_fn_utils"},
+    "ray.train.v2._internal.execution.callback": {"ControllerCallback", "ReportCallback", "WorkerGroupCallback"},
+    "ray.train.v2._internal.execution.checkpoint.checkpoint_manager": {"_CheckpointManagerState", "_TrainingResultState"},
+    "ray.train.v2._internal.execution.context": {"get_train_context"},
+    "ray.train.v2._internal.execution.train_fn_utils": {"DistributedTrainFnUtils"},
+}
+
+
+def is_private(module: str) -> bool:
+    parts = module.split(".")
+    return parts[0] == "ray" and (any(part.startswith("_") for part in parts) or module == "ray.experimental.internal_kv")
+
+
+def private_imports(file: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and is_private(node.module):
+            found.setdefault(node.module, set()).update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update({alias.name: set() for alias in node.names if is_private(alias.name)})
+    return found
+
+
+@pytest.mark.parametrize(("module", "names"), NEEDED.items())
+def test_this_ray_has_the_names(module: str, names: set[str]) -> None:
+    found = importlib.import_module(module)
+    assert {name for name in names if hasattr(found, name)} == names
+
+
+def test_the_list_is_complete() -> None:
+    used: dict[str, set[str]] = {}
+    for file in ROOM.glob("*.py"):
+        for module, names in private_imports(file).items():
+            used.setdefault(module, set()).update(names)
+    assert used == NEEDED
+
+
+def test_no_other_file_of_the_product_uses_them() -> None:
+    files = [
+        file
+        for package in ("plugin_core", "airflow_provider", "prefect_integration")
+        for file in (ROOT / package).rglob("*.py")
+    ]
+    assert [str(file) for file in files if ROOM not in file.parents and private_imports(file)] == []
