@@ -20,6 +20,16 @@ from tests.servers import embedded_head, s3_server
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests share a process, and with it a server, where `-n` runs them in several: all of an engine, and those of a
+    module; unit tests share nothing."""
+    for item in items:
+        folder, name = item.path.parent.name, item.path.stem
+        if folder != "unit":
+            engine = next((engine for engine in ("airflow", "prefect") if engine in name), name)
+            item.add_marker(pytest.mark.xdist_group(engine))
+
+
 @pytest.fixture(autouse=True)
 def impatient() -> None:
     """What a test does in this process as a driver would leaves no storage to be waited for by the next ones."""

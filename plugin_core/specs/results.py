@@ -151,7 +151,7 @@ class EvaluationResult(_Result):
     """`failed` says for each metric that is not good enough the values and by how much.
 
     `compared_metrics`: those of the checkpoint that it was compared to; `slices`: by column and value the metrics of those
-    rows; `plots`: PNG files in the run directory, by name; `dataset`: the fingerprint of the data (see `dataset_fingerprint`).
+    rows; `plots`: PNG files in the run directory, by name; `dataset`: the fingerprint of its data (`dataset_fingerprint`).
     """
 
     bulky: ClassVar[tuple[str, ...]] = ("slices", "compared_metrics", "metrics")

@@ -177,7 +177,9 @@ def test_a_keeper_is_the_same_one_after_the_clock_was_set(
     with subprocess.Popen(["sleep", "3600"]) as process:
         head = local_head.Head("http://127.0.0.1:1", "", "mark", process.pid, machine.started(process.pid) or 0, "", 1, 300)
         (local_head.state_dir() / "state.json").write_text(json.dumps(asdict(head)))
-        code = "import psutil; from plugin_core.clusters import local_head; print(psutil.boot_time(), local_head.current().mark)"
+        code = (
+            "import psutil; from plugin_core.clusters import local_head as h; print(psutil.boot_time(), h.current().mark)"
+        )
         command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
         booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
         process.kill()

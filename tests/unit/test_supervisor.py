@@ -107,7 +107,8 @@ def test_a_receipt_whose_writer_died_before_the_submit_becomes_that_very_job(tmp
         assert list(cluster.jobs) == [receipt.submission_id]
 
 
-def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
+def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plugin_core.supervisor.ending.LEAVE_S", 1.0)  # it never comes back for the end of the log
     spec = spec_at(tmp_path)
     events: list[Event] = []
     with FakeCluster(plays=["hang"]) as cluster:
@@ -125,6 +126,7 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path) -> None:
         result = run_sync(Supervisor(rundir, cluster, listener=listen).run())
     assert result.run.attempt == 1
     assert cluster.submits == 1
+    assert "the end of the log" in events[-1].text
 
 
 def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: Path) -> None:
