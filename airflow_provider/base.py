@@ -33,11 +33,11 @@ from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
 from airflow_provider.links import RayJobLink, RayTrackingLink
 from airflow_provider.triggers import RayStepTrigger
 from plugin_core.engine import (
-    AnyResult,
     Cluster,
     RayTrainWorkflowsError,
     RunDir,
     SpecError,
+    StepResult,
     StepSpec,
     Supervisor,
     Tracker,
@@ -99,7 +99,7 @@ class RayStepOperator(BaseOperator):
             check_size(value, name)  # Airflow walks over it again and again
         given = {name: _as_dict(value) for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
-            raise SpecError(f"spec: given together with {', '.join(sorted(given))}; accepted is one or the other")
+            raise SpecError(f"spec: got together with {', '.join(sorted(given))}; expected one or the other")
         self.spec = given if spec is None else _as_dict(spec)
         self.ray_conn_id = ray_conn_id
         self.storage_path = storage_path
@@ -186,7 +186,7 @@ class RayStepOperator(BaseOperator):
         derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
         return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)
 
-    def _follow(self, supervisor: Supervisor, ti: Any) -> AnyResult:
+    def _follow(self, supervisor: Supervisor, ti: Any) -> StepResult:
         """Synchronous mode: the same run, followed by this process."""
         self._following = (supervisor, ti)
         try:
@@ -242,7 +242,7 @@ def as_reference(name: str, value: Any) -> Any:
     try:
         return ast.literal_eval(value.strip())
     except (ValueError, SyntaxError) as exc:
-        raise SpecError(f"{name}: given {value[:80]!r}; accepted is a train task's output, or a URI") from exc
+        raise SpecError(f"{name}: got {value[:80]!r}; expected a train task's output, or a URI") from exc
 
 
 @contextmanager

@@ -40,15 +40,13 @@ class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
         **kwargs: Any,
     ):
         if kwargs.get("spec") is not None:
-            raise SpecError(
-                "spec: given to @task.ray_train, whose function is the train loop; accepted are a spec's fields"
-            )
+            raise SpecError("spec: got to @task.ray_train, whose function is the train loop; expected a spec's fields")
         if not (op_args or op_kwargs):
             parameters = list(inspect.signature(python_callable).parameters.values())
             default = parameters[0].default if parameters else None
             op_args = [train_loop_config or (default if isinstance(default, dict) else {})] if parameters else []
         elif train_loop_config is not None:
-            raise SpecError("train_loop_config: given to @task.ray_train and in the call; accepted is one or the other")
+            raise SpecError("train_loop_config: got to @task.ray_train and in the call; expected one or the other")
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,
@@ -60,7 +58,7 @@ class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
         config = next(iter([*self.op_args, *self.op_kwargs.values()]), {})
         if not isinstance(config, Mapping):
-            raise SpecError(f"train_loop_config: given {type(config).__name__} in the call; accepted is a mapping")
+            raise SpecError(f"train_loop_config: got {type(config).__name__} in the call; expected a mapping")
         self.spec = {**self.spec, "train_loop_config": dict(config)}
         return super().build_spec(ti, place)
 

@@ -100,7 +100,7 @@ def _without_connection(conn_id: str) -> Place:
     if conn_id == DEFAULT_CONN_ID:
         return Place(LocalCluster())
     raise SpecError(
-        f"ray_conn_id: given {conn_id!r}, and there is no such connection; accepted is the id of a connection of type"
+        f"ray_conn_id: got {conn_id!r}, and there is no such connection; expected the id of a connection of type"
         f" {RayJobsHook.conn_type}, or None for the embedded local cluster"
     )
 
@@ -108,7 +108,7 @@ def _without_connection(conn_id: str) -> Place:
 def _place(connection: Any) -> Place:
     if connection.conn_type != RayJobsHook.conn_type:
         raise SpecError(
-            f"ray_conn_id: given {connection.conn_id!r}, a connection of type {connection.conn_type!r}; accepted is one of"
+            f"ray_conn_id: got {connection.conn_id!r}, a connection of type {connection.conn_type!r}; expected one of"
             f" type {RayJobsHook.conn_type!r}"
         )
     extra = connection.extra_dejson
@@ -124,7 +124,7 @@ def _place(connection: Any) -> Place:
         return Place(kuberay_from_json(kuberay, **common), *defaults)
     host = connection.host or ""
     if not host:
-        raise SpecError(f"ray_conn_id: given {connection.conn_id!r}, whose host is empty; accepted is a host name or a URL")
+        raise SpecError(f"ray_conn_id: got {connection.conn_id!r}, whose host is empty; expected a host name or a URL")
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}:{connection.port or 8265}"
     return Place(RayCluster(address, autoscaling=_flag("autoscaling", extra.get("autoscaling")), **common), *defaults)
 
@@ -140,7 +140,7 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise SpecError(f"{name}: the connection's extra holds no JSON object; accepted is one")
+        raise SpecError(f"{name}: the connection's extra holds no JSON object; expected one")
     return given
 
 

@@ -32,7 +32,7 @@ from aiohttp import web
 from plugin_core.clusters.base import RayCluster
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import RunConfig, TrainSpec
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
 from plugin_core.supervisor.supervisor import Event, Supervisor
 
 RUNS, NAIVE_RUNS = (100, 1000, 2000), 100
@@ -84,7 +84,7 @@ class Timed(Supervisor):
         self.row = row
         self.looks = 0
 
-    async def step(self) -> AnyResult | None:
+    async def step(self) -> StepResult | None:
         began = time.monotonic()
         result = await super().step()
         self.row.looks.append(time.monotonic() - began)

@@ -16,130 +16,52 @@ if sys.platform == "win32":
     raise ImportError("ray-train-workflows runs under Linux and macOS; on Windows run it in WSL")
 
 if TYPE_CHECKING:
-    from plugin_core.clusters.base import (
-        LocalCluster as LocalCluster,
-    )
-    from plugin_core.clusters.base import (
-        RayCluster as RayCluster,
-    )
+    from plugin_core.clusters.base import LocalCluster as LocalCluster
+    from plugin_core.clusters.base import RayCluster as RayCluster
     from plugin_core.clusters.kuberay import KubeRayCluster as KubeRayCluster
     from plugin_core.clusters.kuberay_settings import KubeRaySettings as KubeRaySettings
     from plugin_core.loops.artifacts import artifact_directory as artifact_directory
     from plugin_core.loops.preemption import PreemptionNotice as PreemptionNotice
-    from plugin_core.loops.preprocessors import (
-        load_preprocessor as load_preprocessor,
-    )
-    from plugin_core.loops.preprocessors import (
-        save_preprocessor as save_preprocessor,
-    )
-    from plugin_core.registry.api import (
-        get_model as get_model,
-    )
-    from plugin_core.registry.api import (
-        promote as promote,
-    )
-    from plugin_core.registry.api import (
-        rollback as rollback,
-    )
+    from plugin_core.loops.preprocessors import load_preprocessor as load_preprocessor
+    from plugin_core.loops.preprocessors import save_preprocessor as save_preprocessor
+    from plugin_core.registry.api import get_model as get_model
+    from plugin_core.registry.api import promote as promote
+    from plugin_core.registry.api import rollback as rollback
     from plugin_core.registry.base import ModelVersion as ModelVersion
     from plugin_core.runs.lineage import best_train_spec as best_train_spec
-    from plugin_core.specs import (
-        BatchInferSpec as BatchInferSpec,
-    )
-    from plugin_core.specs import (
-        CheckpointConfig as CheckpointConfig,
-    )
-    from plugin_core.specs import (
-        Comet as Comet,
-    )
-    from plugin_core.specs import (
-        Comparison as Comparison,
-    )
-    from plugin_core.specs import (
-        DatasetConfig as DatasetConfig,
-    )
-    from plugin_core.specs import (
-        EvaluateSpec as EvaluateSpec,
-    )
-    from plugin_core.specs import (
-        Evaluation as Evaluation,
-    )
-    from plugin_core.specs import (
-        FailureConfig as FailureConfig,
-    )
-    from plugin_core.specs import (
-        Limits as Limits,
-    )
-    from plugin_core.specs import (
-        MLflow as MLflow,
-    )
-    from plugin_core.specs import (
-        RetrainSpec as RetrainSpec,
-    )
-    from plugin_core.specs import (
-        RunConfig as RunConfig,
-    )
-    from plugin_core.specs import (
-        ScalingConfig as ScalingConfig,
-    )
-    from plugin_core.specs import (
-        TensorBoard as TensorBoard,
-    )
-    from plugin_core.specs import (
-        TensorflowConfig as TensorflowConfig,
-    )
-    from plugin_core.specs import (
-        Threshold as Threshold,
-    )
-    from plugin_core.specs import (
-        TorchConfig as TorchConfig,
-    )
-    from plugin_core.specs import (
-        TrainSpec as TrainSpec,
-    )
-    from plugin_core.specs import (
-        TuneSpec as TuneSpec,
-    )
-    from plugin_core.specs import (
-        WandB as WandB,
-    )
-    from plugin_core.specs import (
-        load_spec as load_spec,
-    )
-    from plugin_core.specs import (
-        parse_spec as parse_spec,
-    )
-    from plugin_core.specs.results import (
-        BatchInferResult as BatchInferResult,
-    )
-    from plugin_core.specs.results import (
-        CheckpointRef as CheckpointRef,
-    )
-    from plugin_core.specs.results import (
-        EvaluationResult as EvaluationResult,
-    )
-    from plugin_core.specs.results import (
-        RetrainResult as RetrainResult,
-    )
-    from plugin_core.specs.results import (
-        RunRef as RunRef,
-    )
-    from plugin_core.specs.results import (
-        TrainResult as TrainResult,
-    )
-    from plugin_core.specs.results import (
-        TuneResult as TuneResult,
-    )
-    from plugin_core.specs.results import (
-        parse_result as parse_result,
-    )
+    from plugin_core.specs import BatchInferSpec as BatchInferSpec
+    from plugin_core.specs import CheckpointConfig as CheckpointConfig
+    from plugin_core.specs import Comet as Comet
+    from plugin_core.specs import Comparison as Comparison
+    from plugin_core.specs import DatasetConfig as DatasetConfig
+    from plugin_core.specs import EvaluateSpec as EvaluateSpec
+    from plugin_core.specs import Evaluation as Evaluation
+    from plugin_core.specs import FailureConfig as FailureConfig
+    from plugin_core.specs import Limits as Limits
+    from plugin_core.specs import MLflow as MLflow
+    from plugin_core.specs import RetrainSpec as RetrainSpec
+    from plugin_core.specs import RunConfig as RunConfig
+    from plugin_core.specs import ScalingConfig as ScalingConfig
+    from plugin_core.specs import TensorBoard as TensorBoard
+    from plugin_core.specs import TensorflowConfig as TensorflowConfig
+    from plugin_core.specs import Threshold as Threshold
+    from plugin_core.specs import TorchConfig as TorchConfig
+    from plugin_core.specs import TrainSpec as TrainSpec
+    from plugin_core.specs import TuneSpec as TuneSpec
+    from plugin_core.specs import WandB as WandB
+    from plugin_core.specs import load_spec as load_spec
+    from plugin_core.specs import parse_spec as parse_spec
+    from plugin_core.specs.parse import parse_result as parse_result
+    from plugin_core.specs.results import BatchInferResult as BatchInferResult
+    from plugin_core.specs.results import CheckpointRef as CheckpointRef
+    from plugin_core.specs.results import EvaluationResult as EvaluationResult
+    from plugin_core.specs.results import RetrainResult as RetrainResult
+    from plugin_core.specs.results import RunRef as RunRef
+    from plugin_core.specs.results import TrainResult as TrainResult
+    from plugin_core.specs.results import TuneResult as TuneResult
     from plugin_core.supervisor.in_process import execute as execute
-    from plugin_core.supervisor.supervisor import (
-        arun as arun,
-    )
-    from plugin_core.supervisor.supervisor import (
-        run as run,
-    )
+    from plugin_core.supervisor.supervisor import arun as arun
+    from plugin_core.supervisor.supervisor import run as run
 
 #: The public names, by the module that defines them. A test compares this list with the imports above.
 _PUBLIC = {
@@ -155,8 +77,8 @@ _PUBLIC = {
     "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
     " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig"
     " TrainSpec TuneSpec WandB load_spec parse_spec",
-    "specs.results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult"
-    " parse_result",
+    "specs.parse": "parse_result",
+    "specs.results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult",
     "supervisor.in_process": "execute",
     "supervisor.supervisor": "arun run",
 }

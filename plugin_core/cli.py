@@ -173,7 +173,7 @@ def result(run: Run) -> None:
     rundir.read_record()
     found = rundir.result()
     if found is None:
-        raise SpecError(f"run: given {rundir.uri!r}, which has no result yet; accepted is a finished run")
+        raise SpecError(f"run: got {rundir.uri!r}, which has no result yet; expected a finished run")
     print(found.model_dump_json(indent=1))
 
 
@@ -186,7 +186,7 @@ def logs(run: Run, address: Address = None, token: Token = None) -> None:
     rundir = RunDir.at(run)
     receipt = rundir.receipt(rundir.latest())
     if receipt is None:
-        raise SpecError(f"run: given {rundir.uri!r}, which has no attempt; accepted is a run that was submitted")
+        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a run that was submitted")
     _with_client(_cluster(address, token), lambda client: _print_log(client, receipt.submission_id))
 
 

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from plugin_core.specs.fields import check_size as check_size
     from plugin_core.specs.parts import spec_datasets as spec_datasets
     from plugin_core.specs.references import safe_link as safe_link
-    from plugin_core.specs.results import AnyResult as AnyResult
     from plugin_core.specs.results import BatchInferResult as BatchInferResult
     from plugin_core.specs.results import EvaluationResult as EvaluationResult
     from plugin_core.specs.results import RetrainResult as RetrainResult
+    from plugin_core.specs.results import StepResult as StepResult
     from plugin_core.specs.results import TrainResult as TrainResult
     from plugin_core.specs.results import TuneResult as TuneResult
     from plugin_core.specs.tracking import Tracker as Tracker
@@ -88,7 +88,7 @@ _PUBLIC = {
     "specs.fields": "check_size",
     "specs.parts": "spec_datasets",
     "specs.references": "safe_link",
-    "specs.results": "AnyResult BatchInferResult EvaluationResult RetrainResult TrainResult TuneResult",
+    "specs.results": "StepResult BatchInferResult EvaluationResult RetrainResult TrainResult TuneResult",
     "specs.tracking": "Tracker",
     "storage.threads": "Threads in_background in_own_loop in_thread run_sync",
     "supervisor.follower": "Event Listener",

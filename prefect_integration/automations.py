@@ -36,11 +36,9 @@ def create_recovery_automations(
     a deployment that is not there, and for numbers out of range.
     """
     if max_runs < 1:
-        raise SpecError(f"max_runs: given {max_runs}; accepted is a whole number ≥ 1")
+        raise SpecError(f"max_runs: got {max_runs}; expected a whole number ≥ 1")
     if missing_heartbeat_s < 60:
-        raise SpecError(
-            f"missing_heartbeat_s: given {missing_heartbeat_s:g}; accepted is ≥ 60 (Prefect sends one every 30 s)"
-        )
+        raise SpecError(f"missing_heartbeat_s: got {missing_heartbeat_s:g}; expected ≥ 60 (Prefect sends one every 30 s)")
     with get_client(sync_client=True) as client:
         ids = [_deployment(client, deployment) for deployment in deployments]
     related = {"prefect.resource.role": "deployment", "prefect.resource.id": ids or "prefect.deployment.*"}
@@ -84,7 +82,7 @@ def _deployment(client: object, name: str) -> str:
     try:
         return f"prefect.deployment.{client.read_deployment_by_name(name).id}"  # type: ignore[attr-defined]
     except (ObjectNotFound, ValueError) as exc:
-        raise SpecError(f"deployments: given {name!r}, which is none; accepted are names like 'flow/deployment'") from exc
+        raise SpecError(f"deployments: got {name!r}, which is none; expected names like 'flow/deployment'") from exc
 
 
 def _kept(wanted: AutomationCore) -> Automation:

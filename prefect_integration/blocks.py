@@ -10,10 +10,10 @@ from prefect.types import SecretDict
 from pydantic import Field, HttpUrl, SecretStr, model_validator
 
 from plugin_core.engine import (
-    AnyResult,
     Cluster,
     LocalCluster,
     SpecError,
+    StepResult,
     StepSpec,
     as_spec,
     describe_cluster,
@@ -74,7 +74,7 @@ class RayCluster(Block):
         given = [name for name in ("address", "local", "kuberay") if getattr(self, name)]
         if len(given) != 1:
             raise ValueError(
-                f"address: given {' and '.join(given) or 'nothing'}; accepted is one of address, a URL like http://host:8265,"
+                f"address: got {' and '.join(given) or 'nothing'}; expected one of address, a URL like http://host:8265,"
                 " local=True for the embedded cluster, and kuberay"
             )
         self.get_cluster()
@@ -110,7 +110,7 @@ def _revealed(secret: SecretDict | None) -> dict[str, str]:
     return {name: str(value) for name, value in secret.get_secret_value().items()} if secret else {}
 
 
-class RayTrainJob(JobBlock[AnyResult]):
+class RayTrainJob(JobBlock[StepResult]):
     """A step on a Ray cluster (training, evaluation or batch inference), stored as data.
 
     Example:
@@ -151,12 +151,12 @@ class RayTrainJob(JobBlock[AnyResult]):
         return RayTrainJobRun(step)
 
 
-class RayTrainJobRun(JobRun[AnyResult]):
+class RayTrainJobRun(JobRun[StepResult]):
     """A step that was triggered. It goes on when this process dies; `trigger` finds it again."""
 
     def __init__(self, step: Step):
         self._step = step
-        self._result: AnyResult | None = None
+        self._result: StepResult | None = None
 
     @property
     def run_directory(self) -> str:
@@ -171,11 +171,11 @@ class RayTrainJobRun(JobRun[AnyResult]):
         """`wait_for_completion`, for asynchronous code."""
         self._result = await self._step.run_async()
 
-    def fetch_result(self) -> AnyResult:  # type: ignore[override]
+    def fetch_result(self) -> StepResult:  # type: ignore[override]
         """The typed result. Raises SpecError while there is none."""
         found = self._result or self._step.rundir.result()
         if found is None:
-            raise SpecError(f"run: given {self.run_directory!r}, which has no result yet; accepted is one that is over")
+            raise SpecError(f"run: got {self.run_directory!r}, which has no result yet; expected one that is over")
         return found.reference()
 
     def cancel(self) -> str:

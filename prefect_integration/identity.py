@@ -90,7 +90,7 @@ def run_name_of(spec: StepSpec, record: dict[str, Any], key: str | None, call: C
     if not call.flow_runs:
         raise SpecError("run_config.name: missing; outside a flow run it has to be given")
     if key is not None and not key.strip():
-        raise SpecError(f"key: given {key!r}; accepted is a word that names the step within its flow")
+        raise SpecError(f"key: got {key!r}; expected a word that names the step within its flow")
     name = key if key is not None else f"{record['kind']}-{fields_fingerprint(record)}"
     return run_name(call.root, *call.path, name)
 
@@ -124,6 +124,6 @@ def _claim(spec: StepSpec, key: str | None, step: str, call: Call) -> None:
         return
     field, given = ("key", key) if key is not None else ("run_config.name", name)
     raise SpecError(
-        f"{field}: given {given!r} for the task run {call.task_run_name!r}, but it names the step of the task run"
-        f" {before.call.task_run_name!r} in this flow run; accepted is a key of its own for each, as train(spec, key='fit')"
+        f"{field}: got {given!r} for the task run {call.task_run_name!r}, but it names the step of the task run"
+        f" {before.call.task_run_name!r} in this flow run; expected a key of its own for each, as train(spec, key='fit')"
     )

@@ -20,7 +20,6 @@ from prefect.states import Cancelled
 from prefect.utilities.urls import url_for
 
 from plugin_core.engine import (
-    AnyResult,
     Cluster,
     Event,
     LocalCluster,
@@ -29,6 +28,7 @@ from plugin_core.engine import (
     SpecError,
     StepCancelledError,
     StepError,
+    StepResult,
     StepSpec,
     Supervisor,
     Threads,
@@ -72,7 +72,7 @@ class Step:
     @property
     def rundir(self) -> RunDir:
         if self._rundir is None:
-            raise SpecError("run: the step has not been submitted; accepted is one that was")
+            raise SpecError("run: the step has not been submitted; expected one that was")
         return self._rundir
 
     # ---- forward
@@ -82,7 +82,7 @@ class Step:
         supervisor, _, _ = await self._begin()
         await supervisor.submit()
 
-    async def follow(self) -> AnyResult:
+    async def follow(self) -> StepResult:
         """Follow the run to its result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         supervisor, board, call = await self._begin()
         companion = asyncio.create_task(self._accompany(supervisor, board, call))
@@ -100,7 +100,7 @@ class Step:
         await self._tell_prefect(board.finish(result))
         return result
 
-    def run_sync(self) -> AnyResult:
+    def run_sync(self) -> StepResult:
         """`follow`, in a task that Prefect interrupts with a TerminationSignal."""
         try:
             return run_sync(self.follow())
@@ -110,7 +110,7 @@ class Step:
                 run_sync(self._stop())
             raise
 
-    async def run_async(self) -> AnyResult:
+    async def run_async(self) -> StepResult:
         """`follow`, in a coroutine that Prefect, or the user's own code, cancels."""
         terminated = _sigterm_seen()
         try:
@@ -136,7 +136,7 @@ class Step:
         self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell, current=self._rundir)
         self.logger.info("run directory: %s", self._rundir.uri)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
-        board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)  # type: ignore[attr-defined]
+        board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)
         # before the submit: a hook of Prefect's finds the run from here (`hooks`)
         await self._tell_prefect(board.remember(cluster_data(self.given_cluster)))
         self._supervisor = Supervisor(
@@ -211,7 +211,7 @@ def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
         return given.get_cluster(), given.runtime_env
     if isinstance(given, str) or not hasattr(given, "connect"):
         raise SpecError(
-            f"cluster: given {given!r}; accepted is a RayCluster block, plugin_core.RayCluster(address), a"
+            f"cluster: got {given!r}; expected a RayCluster block, plugin_core.RayCluster(address), a"
             " plugin_core.KubeRayCluster, or None for the embedded local cluster"
         )
     return given, {}

@@ -20,7 +20,6 @@ from prefect.utilities.hashing import hash_objects
 from plugin_core import engine
 from plugin_core.engine import (
     CHAMPION,
-    AnyResult,
     BatchInferResult,
     BatchInferSpec,
     EvaluateSpec,
@@ -29,6 +28,7 @@ from plugin_core.engine import (
     RayTrainWorkflowsError,
     RetrainResult,
     RetrainSpec,
+    StepResult,
     StepSpec,
     TrainResult,
     TrainSpec,
@@ -177,9 +177,9 @@ def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> M
     return engine.rollback(name, alias, registry=registry)
 
 
-def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:
+def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> StepResult:
     return Step(spec, accepted, cluster, key, get_run_logger()).run_sync().reference()
 
 
-async def _arun(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> AnyResult:
+async def _arun(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> StepResult:
     return (await Step(spec, accepted, cluster, key, get_run_logger()).run_async()).reference()

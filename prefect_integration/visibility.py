@@ -19,11 +19,11 @@ from prefect.client.orchestration import PrefectClient, get_client
 from prefect.context import AssetContext
 
 from plugin_core.engine import (
-    AnyResult,
     Event,
     History,
     Reading,
     RunDir,
+    StepResult,
     StepSpec,
     Threads,
     markdown_report,
@@ -99,7 +99,7 @@ class Board:
             await aupdate_progress_artifact(self._progress_id, percent, self._text, client)
         self._shown = self._text
 
-    async def finish(self, result: AnyResult | None) -> None:
+    async def finish(self, result: StepResult | None) -> None:
         """The table of the reports, and a page with their plot. `result` None: the step failed."""
         history = await self._threads(History.read, self._rundir, limit_s=math.inf)
         self._trackers |= result.tracking if result is not None else {}
@@ -114,7 +114,7 @@ class Board:
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 
 
-def show_asset(spec: StepSpec, result: AnyResult) -> None:
+def show_asset(spec: StepSpec, result: StepResult) -> None:
     """The result's checkpoint (or its predictions) as an asset of this task run, with what it was made from."""
     context = AssetContext.get()
     made = getattr(result, "output", None) or getattr(getattr(result, "checkpoint", None), "uri", None)

@@ -21,17 +21,8 @@ from plugin_core.clusters.base import Standing
 from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
 from plugin_core.errors import from_outcome
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
-from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec, TrainSpec, TuneSpec
-from plugin_core.specs.results import (
-    AnyResult,
-    BatchInferResult,
-    CheckpointRef,
-    EvaluationResult,
-    RetrainResult,
-    RunRef,
-    TrainResult,
-    TuneResult,
-)
+from plugin_core.specs.results import RunRef
+from plugin_core.specs.step_kinds import step_kind
 
 Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "hang"]
 
@@ -177,26 +168,10 @@ class FakeCluster(Standing):
         if play == "vanish":
             return "FAILED"
         if play in ("succeed", "linger"):
-            rundir.write_result(self._result(rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)))
+            spec, run = rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)
+            rundir.write_result(step_kind(spec.kind).result.played(spec, run, self.metrics))
             rundir.record_end(attempt, AttemptEnd("succeeded"))
             return "SUCCEEDED" if play == "succeed" else "RUNNING"
         error = from_outcome(play, f"played: {play}", "Traceback (most recent call last): as played")
         rundir.record_end(attempt, AttemptEnd(play, error.message, getattr(error, "details", "")))
         return "FAILED"
-
-    def _result(self, spec: StepSpec, run: RunRef) -> AnyResult:
-        if isinstance(spec, TrainSpec):
-            checkpoint = CheckpointRef(uri=RunDir.at(run.uri).location.child("checkpoint_fake").uri)
-            return TrainResult(run=run, metrics=self.metrics, checkpoint=checkpoint, reports=1)
-        if isinstance(spec, TuneSpec):
-            best = self._result(spec.train, run)
-            assert isinstance(best, TrainResult)
-            trials = {"finished": spec.trials, "stopped": 0, "failed": 0}
-            return TuneResult(
-                run=run, metrics=self.metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json"
-            )
-        if isinstance(spec, RetrainSpec):
-            return RetrainResult(run=run, metrics=self.metrics, outcome="promoted", reason="as played", champion=1)
-        if isinstance(spec, EvaluateSpec):
-            return EvaluationResult(run=run, metrics=self.metrics, passed=True, checkpoint=spec.checkpoint)
-        return BatchInferResult(run=run, metrics=self.metrics, output=f"{run.uri}/predictions", rows=0)

@@ -85,7 +85,7 @@ class JobsClient:
         answer = await self._request("GET", "/api/version")
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise ClusterRefusedError(
-                f"cluster: given {self.address}, which speaks no Ray Jobs API; accepted is the URL of a Ray dashboard"
+                f"cluster: got {self.address}, which speaks no Ray Jobs API; expected the URL of a Ray dashboard"
             )
         return answer
 
@@ -203,7 +203,7 @@ class JobsClient:
             raise ClusterRefusedError(
                 f"token: {self.address} answers {response.status} to "
                 + ("the token given" if self._token else "no token")
-                + "; accepted is the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
+                + "; expected the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
             )
         if response.status >= 400:
             path = response.url.path
@@ -218,11 +218,11 @@ class JobsClient:
         except (TimeoutError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
             reason = str(exc) or f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
             raise ClusterUnreachableError(
-                f"cluster: given {self.address}, which cannot be reached ({reason}); accepted is the URL of a running Ray"
+                f"cluster: got {self.address}, which cannot be reached ({reason}); expected the URL of a running Ray"
                 " dashboard"
             ) from exc
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, aiohttp.http.HttpProcessingError) as exc:
-            raise ClusterRefusedError(f"cluster: given {self.address!r}; accepted is a URL like http://host:8265") from exc
+            raise ClusterRefusedError(f"cluster: got {self.address!r}; expected a URL like http://host:8265") from exc
         except aiohttp.ClientError as exc:
             raise ClusterUnreachableError(f"cluster: {self.address} gave no proper answer ({exc})") from exc
 

@@ -95,7 +95,7 @@ class KubeRayCluster:
         longest = NAME_LENGTH if self.run_uri else NAME_LENGTH - DIGEST_LENGTH - 1
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > longest:
             raise SpecError(
-                f"name: given {self.name!r}; accepted are up to {longest} small letters, digits and '-', a letter first"
+                f"name: got {self.name!r}; expected up to {longest} small letters, digits and '-', a letter first"
             )
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.namespace) or len(self.namespace) > 63:
             raise SpecError(f"namespace: got {self.namespace!r}; expected up to 63 small letters, digits and '-'")
@@ -105,13 +105,13 @@ class KubeRayCluster:
             if isinstance(exc, SpecError):
                 raise
             raise SpecError(
-                f"address: given {self.address!r}; accepted is a URL, in which {{name}} and {{namespace}} are put in"
+                f"address: got {self.address!r}; expected a URL, in which {{name}} and {{namespace}} are put in"
             ) from exc
         if self.manifest is not None and self.settings is not None:
-            raise SpecError("manifest: given beside settings; accepted is one of them")
+            raise SpecError("manifest: got beside settings; expected one of them")
         for which in ("on_success", "on_failure"):
             if getattr(self, which) not in ("delete", "keep"):
-                raise SpecError(f"{which}: given {getattr(self, which)!r}; accepted is 'delete' or 'keep'")
+                raise SpecError(f"{which}: got {getattr(self, which)!r}; expected 'delete' or 'keep'")
         self._body()
 
     # ---- what the core asks
@@ -189,7 +189,7 @@ class KubeRayCluster:
             return None
         if not isinstance(body, dict) or body.get("kind") != "RayCluster" or not isinstance(body.get("spec"), dict):
             kind = body.get("kind") if isinstance(body, dict) else type(body).__name__
-            raise SpecError(f"manifest: given one of kind {kind!r}; accepted is one RayCluster of ray.io/v1, with its spec")
+            raise SpecError(f"manifest: got one of kind {kind!r}; expected one RayCluster of ray.io/v1, with its spec")
         metadata = {**(body.get("metadata") or {}), "name": self.name, "namespace": self.namespace}
         metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY[0]: MANAGED_BY[1]}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.run_uri}
@@ -245,10 +245,10 @@ def kuberay_from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
         missing = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
         for name in values:
             if name not in known:
-                raise SpecError(f"kuberay.{name}: unknown field; accepted are {', '.join(known)}")
+                raise SpecError(f"kuberay.{name}: unknown field; expected {', '.join(known)}")
         for name in missing:
             if values and name not in values:
-                raise SpecError(f"kuberay.{name}: missing; accepted is a {kind.__name__}'s {name}")
+                raise SpecError(f"kuberay.{name}: missing; expected a {kind.__name__}'s {name}")
     settings = KubeRaySettings(**given["settings"]) if given.get("settings") else None
     return KubeRayCluster(**{**given, "settings": settings})
 

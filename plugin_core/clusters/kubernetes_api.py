@@ -39,7 +39,7 @@ class Kubernetes:
             self._use(config.new_client_from_config(kubeconfig, context))
         except (config.ConfigException, OSError) as exc:
             raise SpecError(
-                f"kubeconfig: given {kubeconfig!r} (context {context!r}): {exc}; accepted is a readable kubeconfig, or"
+                f"kubeconfig: got {kubeconfig!r} (context {context!r}): {exc}; expected a readable kubeconfig, or"
                 " none within a pod"
             ) from exc
 
@@ -84,7 +84,7 @@ class Kubernetes:
                 )
         except NoSuchResourceError as exc:
             raise ClusterRefusedError(
-                f"cluster: this Kubernetes knows no {PLURAL}.{GROUP}/{VERSION}; accepted is one with KubeRay's operator"
+                f"cluster: this Kubernetes knows no {PLURAL}.{GROUP}/{VERSION}; expected one with KubeRay's operator"
             ) from exc
         return list(answer["items"])
 

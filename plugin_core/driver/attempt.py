@@ -36,7 +36,7 @@ from plugin_core.runs import code as run_code
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.tracking.session import note_origin, stop_tracking
 
@@ -55,7 +55,7 @@ def run_attempt(
     stop: Callable[[RayTrainWorkflowsError, float], None],
     signals: int | None = None,
     code: str = "",
-) -> AnyResult:
+) -> StepResult:
     """Run one attempt in this process and record how it ended.
 
     `connect` joins a Ray with the runtime_env it is given; `stop` ends the step from the watching thread, with the

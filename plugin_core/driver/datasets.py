@@ -90,7 +90,7 @@ def _huggingface(locations: list[Location]) -> ray.data.Dataset:
         found = [location.child(entry["filename"]).uri for entry in state.get("_data_files", [])]
         if not found:
             raise SpecError(
-                f"path: given {location.uri!r}, which holds no state.json that names files; accepted for the format"
+                f"path: got {location.uri!r}, which holds no state.json that names files; expected for the format"
                 " huggingface is what datasets.Dataset.save_to_disk wrote"
             )
         files += found

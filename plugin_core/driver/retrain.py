@@ -29,7 +29,7 @@ from plugin_core.storage.location import Location
 from plugin_core.storage.stored_files import Object, parse
 
 if TYPE_CHECKING:
-    from plugin_core.specs.results import AnyResult
+    from plugin_core.specs.results import StepResult
 
 #: Seconds between two looks at the training's journal, whose reports are also the retraining's.
 RELAY_S = 1.0
@@ -144,7 +144,7 @@ def part_name(retraining: RunDir, part: str) -> str:
     return run_name(retraining.name, part)
 
 
-def _run(part: StepContext) -> AnyResult:
+def _run(part: StepContext) -> StepResult:
     return part.rundir.result() or part.rundir.write_result(run_step(part))
 
 

@@ -1,34 +1,26 @@
-"""The steps: one function a kind, run inside the driver on the cluster."""
+"""Runs a step of any kind inside the driver."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.runs.context import StepContext
+from plugin_core.specs.functions import import_function
+from plugin_core.specs.step_kinds import step_kind
 
 if TYPE_CHECKING:
-    from plugin_core.specs.results import AnyResult
-
-#: The module that runs each kind of step, imported only where it runs.
-STEPS = {
-    "train": "plugin_core.driver.train.step",
-    "tune": "plugin_core.driver.tune.step",
-    "evaluate": "plugin_core.driver.evaluate.step",
-    "batch_infer": "plugin_core.driver.batch_infer",
-    "retrain": "plugin_core.driver.retrain",
-}
+    from plugin_core.specs.results import StepResult
 
 
-def run_step(context: StepContext, **options: Any) -> AnyResult:
+def run_step(context: StepContext, **options: Any) -> StepResult:
     """Run the step of this kind, tracked as its spec says. `options`: what its `run` takes beside the context."""
     from plugin_core.tracking.session import tracked, with_tracking
 
-    kind = context.spec.kind  # type: ignore[attr-defined]
+    run = import_function("run", step_kind(context.spec.kind).run)
     with tracked(context) as feeds:
         if context.rundir.is_outermost:
             context.set_links(feeds.links)
         context = replace(context, worker_environment=feeds.worker_environment)
-        result: AnyResult = importlib.import_module(STEPS[kind]).run(context, **options)
+        result: StepResult = run(context, **options)
         return with_tracking(result, feeds)

@@ -42,8 +42,8 @@ def check_shared(rundir: RunDir) -> None:
             logger.warning("the node %s cannot say whether it sees %s: %s", asked[reference], rundir.uri, exc)
     if blind:
         raise SpecError(
-            f"run_config.storage_path: given {rundir.location.parent.uri!r}, which {', '.join(sorted(blind))} of the"
-            f" cluster's {len(nodes)} nodes cannot see; accepted is a path that all nodes mount, or storage by URI, as"
+            f"run_config.storage_path: got {rundir.location.parent.uri!r}, which {', '.join(sorted(blind))} of the"
+            f" cluster's {len(nodes)} nodes cannot see; expected a path that all nodes mount, or storage by URI, as"
             " s3://bucket/prefix"
         )
 

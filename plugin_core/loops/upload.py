@@ -21,7 +21,7 @@ def report(metrics: dict[str, Any], write: Callable[[Path], None] | None = None,
     from ray.train import CheckpointUploadMode
 
     if upload not in ("sync", "async"):
-        raise ValueError(f"upload: given {upload!r}; accepted are sync, async")
+        raise ValueError(f"upload: got {upload!r}; expected sync, async")
     if write is None:
         ray.train.report(metrics)
         return

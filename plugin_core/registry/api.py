@@ -12,8 +12,9 @@ from typing import Any
 from plugin_core.errors import AliasMovedError, PromotionRefusedError, SpecError
 from plugin_core.registry.base import ModelVersion, Registry
 from plugin_core.runs.pins import home_of, pin
+from plugin_core.specs.parse import parse_result
 from plugin_core.specs.references import check_model_name, check_registry, is_mlflow
-from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult, parse_result
+from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult
 from plugin_core.storage.location import Location, default_storage_path
 
 CHAMPION = "champion"
@@ -62,7 +63,7 @@ def promote(
     model, evaluation = _model(result, name, dataset)
     if evaluation is not None and not evaluation.passed and not force:
         raise PromotionRefusedError(
-            f"result: given an evaluation that did not pass ({evaluation.why}); accepted is one that did, or force=True"
+            f"result: got an evaluation that did not pass ({evaluation.why}); expected one that did, or force=True"
         )
     models = open_registry(registry)
     current = models.get(name, alias)
@@ -83,9 +84,7 @@ def rollback(name: str, alias: str = CHAMPION, *, registry: str | None = None) -
     current = models.get(name, alias)
     before = models.previous(name, alias)
     if current is None or not before:
-        raise SpecError(
-            f"alias: given {alias!r} of {name!r}, before which there was nothing; accepted is one that was moved"
-        )
+        raise SpecError(f"alias: got {alias!r} of {name!r}, before which there was nothing; expected one that was moved")
     models.roll_back(name, alias, before, current.version)
     found = models.get(name, alias)
     assert found is not None
@@ -108,19 +107,19 @@ def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, E
         result = parse_result(result)
     if isinstance(result, EvaluationResult):
         if result.checkpoint is None:
-            raise SpecError("result: given an evaluation without a checkpoint; accepted is one of a checkpoint")
+            raise SpecError("result: got an evaluation without a checkpoint; expected one of a checkpoint")
         checkpoint, evaluation = result.checkpoint.uri, result
         metrics = {key: value for key, value in result.metrics.items() if isinstance(value, (int, float))}
     elif isinstance(result, (TrainResult, TuneResult)):
         reference = getattr(result, "best_checkpoint", None) or result.checkpoint
         if reference is None:
-            raise SpecError("result: given one without a checkpoint; accepted is one of a training that reported one")
+            raise SpecError("result: got one without a checkpoint; expected one of a training that reported one")
         checkpoint, evaluation, metrics = reference.uri, None, {}
     else:
         try:
             checkpoint, evaluation, metrics = CheckpointRef.model_validate(result).uri, None, {}
         except ValueError as exc:
-            raise SpecError(f"result: given {str(result)[:80]!r}; accepted is a result, or a checkpoint's URI") from exc
+            raise SpecError(f"result: got {str(result)[:80]!r}; expected a result, or a checkpoint's URI") from exc
     home = home_of(checkpoint)
     return (
         ModelVersion(
@@ -147,5 +146,5 @@ def _check_unmoved(
     if compared not in (current.checkpoint, current.evaluation):
         raise AliasMovedError(
             f"alias: {alias!r} of {name!r} is at version {at} ({current.checkpoint}), but the evaluation compared to"
-            f" {compared}: the alias moved meanwhile; accepted is an evaluation against the present one, or force=True"
+            f" {compared}: the alias moved meanwhile; expected an evaluation against the present one, or force=True"
         )

@@ -47,7 +47,7 @@ def arrow_dataset(location: Location, file_format: str | None, field: str = "pat
         return pyarrow.dataset.dataset(location.path, filesystem=location.fs, format=file_format)
     except pyarrow.ArrowInvalid as exc:
         raise SpecError(
-            f"{field}: given {location.uri!r}, which is no readable {file_format} ({str(exc).splitlines()[0]})"
+            f"{field}: got {location.uri!r}, which is no readable {file_format} ({str(exc).splitlines()[0]})"
         ) from exc
     except OSError as exc:
         raise StorageError(f"{field}: {location.uri} cannot be read: {exc}") from exc

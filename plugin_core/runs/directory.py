@@ -36,7 +36,8 @@ from plugin_core.runs.names import run_name as run_name
 from plugin_core.runs.spec_record import changed_fields, code_alone, make_record
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.specs.functions import unpickle_functions
-from plugin_core.specs.results import AnyResult, parse_result
+from plugin_core.specs.parse import parse_result
+from plugin_core.specs.results import StepResult
 from plugin_core.storage import ownership
 from plugin_core.storage.location import Location, default_storage_path, numbered
 from plugin_core.storage.stored_files import Object, Record, parse
@@ -153,8 +154,8 @@ class RunDir:
             if changed and not (replace_code and alone) and begun:
                 names = ", ".join(changed)
                 raise SpecChangedError(
-                    f"run_config.name: given {self.name!r}, which already stands for another spec at {self.uri} (different:"
-                    f" {names}); accepted is the same spec, or another name",
+                    f"run_config.name: got {self.name!r}, which already stands for another spec at {self.uri} (different:"
+                    f" {names}); expected the same spec, or another name",
                     tuple(changed),
                     alone,
                 )
@@ -178,16 +179,16 @@ class RunDir:
 
     def write_child_spec(self, spec: StepSpec) -> None:
         """Keep the spec of a run within another one, whose functions are the outer one's."""
-        kind = spec.kind  # type: ignore[attr-defined]
+        kind = spec.kind
         self._write_json("spec.json", {"schema": SCHEMA, "kind": kind, "spec": spec.to_json(), "payload": False})
 
     def read_record(self) -> Record:
         record = self._read_as(Record, "spec.json")
         if record is None:
-            raise SpecError(f"run: given {self.uri!r}; there is no run (no .step/spec.json)")
+            raise SpecError(f"run: got {self.uri!r}; there is no run (no .step/spec.json)")
         if record["schema"] > SCHEMA:
             raise SpecError(
-                f"schema: given {record['schema']}; accepted is up to {SCHEMA}: upgrade ray-train-workflows to read it"
+                f"schema: got {record['schema']}; expected up to {SCHEMA}: upgrade ray-train-workflows to read it"
             )
         return record
 
@@ -203,7 +204,7 @@ class RunDir:
         theirs, ours = record["python"], platform.python_version()
         if theirs.split(".")[:2] != ours.split(".")[:2]:
             raise PayloadError(
-                f"python: the step's functions were sent from Python {theirs}, this cluster runs {ours}; accepted is the"
+                f"python: the step's functions were sent from Python {theirs}, this cluster runs {ours}; expected the"
                 " same minor version on both sides, or functions given as 'package.module:function'"
             )
         data = self._read("payload.pkl")
@@ -309,7 +310,7 @@ class RunDir:
     def links(self, attempt: int) -> dict[str, str]:
         return self._read_as(dict[str, str], f"{FOLDER}/{file_name(attempt, 'links')}") or {}
 
-    def write_result(self, result: AnyResult) -> AnyResult:
+    def write_result(self, result: StepResult) -> StepResult:
         """Write the result once; returns the one that is there, this one or that of another attempt."""
         self.step.child("result.json").create(_dump(result.to_json()))
         return self.result() or result
@@ -317,7 +318,7 @@ class RunDir:
     def has_result(self) -> bool:
         return self.step.child("result.json").is_file()
 
-    def result(self) -> AnyResult | None:
+    def result(self) -> StepResult | None:
         data = self._read_as(Object, "result.json")
         try:
             return parse_result(data) if data is not None else None

@@ -22,7 +22,7 @@ def check_checkpoint(field: str, uri: str) -> None:
     except StorageError:
         return
     if not there:
-        raise SpecError(f"{field}: given {uri!r}, where there is nothing (any more); accepted is a checkpoint that is kept")
+        raise SpecError(f"{field}: got {uri!r}, where there is nothing (any more); expected a checkpoint that is kept")
     if problem:
         raise checkpoint_manifest.damaged(uri, problem, field)
 
@@ -39,7 +39,7 @@ def check_framework(spec: StepSpec) -> None:
         made_by = home.read_record()["spec"].get("framework") if home is not None else None
         if made_by is not None and made_by != expected:
             raise SpecError(
-                f"{field}: given {uri!r}, which a training with framework {made_by!r} made; accepted is one of framework"
+                f"{field}: got {uri!r}, which a training with framework {made_by!r} made; expected one of framework"
                 f" {expected!r}"
             )
 

@@ -38,13 +38,13 @@ def check_output(root: Location, run: Location) -> None:
     owner = _owner(root)
     if owner is not None and _first_generation(owner) != _first_generation(run.uri):
         raise SpecError(
-            f"output_path: given {root.uri!r}, which holds the output of the run {owner}; accepted is an empty or a new"
+            f"output_path: got {root.uri!r}, which holds the output of the run {owner}; expected an empty or a new"
             " folder, or none: then it is predictions/ in the run directory"
         )
     if owner is None and (found := root.names()):
         raise SpecError(
-            f"output_path: given {root.uri!r}, which holds other data ({', '.join(found[:3])}{', …' if found[3:] else ''});"
-            " accepted is an empty or a new folder, or none: then it is predictions/ in the run directory"
+            f"output_path: got {root.uri!r}, which holds other data ({', '.join(found[:3])}{', …' if found[3:] else ''});"
+            " expected an empty or a new folder, or none: then it is predictions/ in the run directory"
         )
 
 

@@ -13,7 +13,7 @@ from plugin_core.errors import StorageError
 from plugin_core.runs.directory import CHILDREN, RunDir
 from plugin_core.runs.history import History
 from plugin_core.runs.pins import pinned
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.location import Location
 
@@ -91,12 +91,12 @@ def prune(rundir: RunDir, checkpoint: str) -> bool:
     return True
 
 
-def _is_over(rundir: RunDir, result: AnyResult | None, older_than: timedelta) -> bool:
+def _is_over(rundir: RunDir, result: StepResult | None, older_than: timedelta) -> bool:
     over = _over_since(rundir, result)
     return over is not None and datetime.now(UTC) - over >= older_than
 
 
-def _over_since(rundir: RunDir, result: AnyResult | None) -> datetime | None:
+def _over_since(rundir: RunDir, result: StepResult | None) -> datetime | None:
     """When the run was over, by the storage's clock; None where it may still live, or go on."""
     if result is not None:
         return _modified(rundir.step.child("result.json"))
@@ -114,7 +114,7 @@ def _modified(place: Location) -> datetime | None:
     return found
 
 
-def _addresses(result: AnyResult | None) -> set[tuple[str, ...]]:
+def _addresses(result: StepResult | None) -> set[tuple[str, ...]]:
     """The addresses of the checkpoints that a result names, wherever in it."""
     strings = _strings(result.to_json()) if result is not None else ()
     return {

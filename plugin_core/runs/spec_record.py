@@ -33,7 +33,7 @@ def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
     modules = sources.local_sources([*by_value.values(), *references.values()])
     record = {
         "schema": SCHEMA,
-        "kind": spec.kind,  # type: ignore[attr-defined]
+        "kind": spec.kind,
         "spec": spec.to_json(),
         "code": sources.sources_digest(modules),
         "python": platform.python_version(),

@@ -17,16 +17,15 @@ from plugin_core.specs.common import Limits as Limits
 from plugin_core.specs.common import RunConfig as RunConfig
 from plugin_core.specs.common import ScalingConfig as ScalingConfig
 from plugin_core.specs.common import SplitConfig as SplitConfig
-from plugin_core.specs.common import StepSpec as StepSpec
 from plugin_core.specs.evaluate import Comparison as Comparison
 from plugin_core.specs.evaluate import EvaluateSpec as EvaluateSpec
 from plugin_core.specs.evaluate import Evaluation as Evaluation
 from plugin_core.specs.evaluate import Threshold as Threshold
-from plugin_core.specs.parse import AnySpec as AnySpec
 from plugin_core.specs.parse import as_spec as as_spec
 from plugin_core.specs.parse import load_spec as load_spec
 from plugin_core.specs.parse import parse_spec as parse_spec
 from plugin_core.specs.retrain import RetrainSpec as RetrainSpec
+from plugin_core.specs.step import StepSpec as StepSpec
 from plugin_core.specs.tracking import Comet as Comet
 from plugin_core.specs.tracking import MLflow as MLflow
 from plugin_core.specs.tracking import TensorBoard as TensorBoard

@@ -74,27 +74,32 @@ def refused(exc: ValidationError, cls: type[BaseModel]) -> SpecError:
 
 
 def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
-    """One of pydantic's errors in our form: the field, what was given, what is accepted."""
+    """One of pydantic's errors in our form: the field, what it got, what it expects."""
     field, said = _field(error), error["msg"].removeprefix("Value error, ")
     given = shown(error["input"], field)
     match error["type"]:
         case "extra_forbidden":
             names = sorted(cls.model_fields) if "." not in field else []
             close = difflib.get_close_matches(field, names, n=1)
-            accepted = f"accepted are {', '.join(names)}" if names else "accepted is it without"
+            accepted = f"expected {', '.join(names)}" if names else "expected no fields here"
             hint = f" (did you mean {close[0]}?)" if close else ""
-            return [f"{field}: unknown field, given {given}; {accepted}{hint}"]
+            return [f"{field}: unknown field, got {given}; {accepted}{hint}"]
+        case "union_tag_invalid":
+            return [f"{field}.type: got {shown(error['ctx']['tag'])}; expected {error['ctx']['expected_tags']}"]
         case "missing":
             return [f"{field}: missing; {cls.__name__} needs it"]
         case "value_error":
             inner = error["ctx"]["error"]
             if isinstance(inner, SpecError) and inner.sentences:
                 return [f"{field}.{sentence}" if field else sentence for sentence in inner.sentences]
-            if said.startswith(("given ", "got ")) and field:
+            if said.startswith("got ") and field:
                 return [f"{field}: {said}"]
-            return [f"{field}: given {given}; {said}" if field else said]
+            return [f"{field}: got {given}; {said}" if field else said]
         case _:
-            return [f"{field}: given {given}; accepted is: {said[0].lower()}{said[1:]}"]
+            wanted = said.removeprefix("Input should be ")
+            if wanted.startswith(("greater", "less")):
+                wanted = f"a value {wanted}"
+            return [f"{field}: got {given}; expected {wanted[0].lower()}{wanted[1:]}"]
 
 
 def _field(error: Any) -> str:

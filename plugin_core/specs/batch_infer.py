@@ -6,9 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from plugin_core.specs.common import DatasetConfig, Framework, Function, Place, StepSpec
+from plugin_core.specs.common import DatasetConfig, Framework, Function, Place
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
 from plugin_core.specs.results import CheckpointRef
+from plugin_core.specs.step import Bundle, StepSpec, pool_bundles
 
 
 class BatchInferSpec(StepSpec):
@@ -42,13 +43,19 @@ class BatchInferSpec(StepSpec):
     num_cpus: Amount = 1.0
     num_gpus: Amount = 0.0
 
+    def bundles(self) -> list[Bundle]:
+        return pool_bundles(self.concurrency, self.num_cpus, self.num_gpus)
+
+    def needed_columns(self, field: str) -> dict[str, list[str]]:
+        return {"key_column": [self.key_column]} if self.key_column is not None else {}
+
     @model_validator(mode="after")
     def _output(self) -> Self:
         if self.partition_by and self.output_format != "parquet":
-            raise ValueError(f"partition_by: given with output_format {self.output_format!r}; accepted is it with parquet")
+            raise ValueError(f"partition_by: got it with output_format {self.output_format!r}; only valid with parquet")
         columns = self.output_columns
         for name in [*self.partition_by, *([self.key_column] if self.key_column else [])]:
             if columns is not None and name not in columns:
                 field = "key_column" if name == self.key_column else "partition_by"
-                raise ValueError(f"{field}: given {name!r}; accepted is one of output_columns ({', '.join(columns)})")
+                raise ValueError(f"{field}: got {name!r}; expected one of output_columns ({', '.join(columns)})")
         return self

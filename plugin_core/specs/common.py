@@ -1,4 +1,4 @@
-"""What all steps share: where and how a run is kept, how long it may take, its datasets and workers."""
+"""Parts of specs: where and how a run is kept, how long it may take, its datasets and workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from plugin_core.specs.fields import (
 )
 from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv
-from plugin_core.specs.tracking import Tracking
 from plugin_core.storage.location import normalise
 
 #: default of ours → why it is not Ray's
@@ -39,14 +38,18 @@ DEPARTURES = {
 }
 
 SCHEMA = 1
-_REFERENCE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
+REFERENCE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
 _BY_VALUE = re.compile(r"^value:.+#[0-9a-f]+$")
 
 
+#: Marks the fields whose functions travel with the step.
+USERS_FUNCTION = "a user's function"
+
+
 def _check_function(value: Any) -> Any:
-    if callable(value) or (isinstance(value, str) and (_REFERENCE.match(value) or _BY_VALUE.match(value))):
+    if callable(value) or (isinstance(value, str) and (REFERENCE.match(value) or _BY_VALUE.match(value))):
         return value
-    raise ValueError("accepted is a callable or 'package.module:function'")
+    raise ValueError("expected a callable or 'package.module:function'")
 
 
 def _function_to_json(value: Any) -> str:
@@ -60,6 +63,7 @@ def _function_to_json(value: Any) -> str:
 #: A function: "package.module:function" goes by reference, a callable by value.
 Function = Annotated[
     str | Callable[..., Any],
+    USERS_FUNCTION,
     BeforeValidator(_check_function),
     PlainSerializer(_function_to_json, return_type=str, when_used="json"),
 ]
@@ -76,7 +80,7 @@ def _known_framework(name: str) -> str:
     if name not in FRAMEWORKS:
         close = difflib.get_close_matches(name, FRAMEWORKS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"given {shown(name)}; accepted are {', '.join(FRAMEWORKS)}{hint}")
+        raise ValueError(f"got {shown(name)}; expected {', '.join(FRAMEWORKS)}{hint}")
     return name
 
 
@@ -218,9 +222,9 @@ class DatasetConfig(Model):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if (self.path is None) == (self.function is None):
-            raise ValueError("path: accepted is exactly one of path and function")
+            raise ValueError("path: got neither or both of path and function; expected exactly one")
         if self.path is not None and self.format is None and self.guessed_format is None:
-            raise ValueError(f"format: missing and not told by {self.path!r}; accepted are {', '.join(FORMATS)}")
+            raise ValueError(f"format: missing and not told by {self.path!r}; expected {', '.join(FORMATS)}")
         return self
 
     @property
@@ -228,26 +232,3 @@ class DatasetConfig(Model):
         first = self.path[0] if isinstance(self.path, list) else self.path or ""
         suffix = first.split("?")[0].rstrip("/").rsplit(".", 1)[-1].lower()
         return self.format or next((name for name, endings in FORMATS.items() if suffix in endings), None)
-
-
-class StepSpec(Model):
-    run_config: RunConfig = RunConfig()
-    limits: Limits = Limits()
-    runtime_env: RuntimeEnv = {}
-    tracking: Tracking = []
-
-    def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
-    def with_name(self, name: str, storage_path: str | None = None) -> Self:
-        """This spec under `name`, and under `storage_path` where it has none of its own."""
-        given = {field: getattr(self.run_config, field) for field in self.run_config.model_fields_set}
-        update = {"name": name, "storage_path": self.run_config.storage_path or storage_path}
-        return self.model_copy(update={"run_config": {**given, **update}})
-
-    def with_runtime_env(self, base: dict[str, Any]) -> Self:
-        """This spec over a cluster's own `runtime_env`: its fields win, and of `env_vars` its variables."""
-        merged = {**base, **self.runtime_env}
-        if variables := {**base.get("env_vars", {}), **self.runtime_env.get("env_vars", {})}:
-            merged["env_vars"] = variables
-        return self.model_copy(update={"runtime_env": merged})

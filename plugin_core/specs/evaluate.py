@@ -10,9 +10,10 @@ from pydantic import model_validator
 
 from plugin_core.errors.shown import shown
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import DatasetConfig, Framework, Function, StepSpec
+from plugin_core.specs.common import DatasetConfig, Framework, Function
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
+from plugin_core.specs.step import READING, Bundle, StepSpec, pool_bundles
 
 
 class Threshold(Model):
@@ -76,6 +77,18 @@ class Evaluation(StepSpec):
     num_cpus: Amount = 1.0
     num_gpus: Amount = 0.0
 
+    def bundles(self) -> list[Bundle]:
+        if self.evaluate is None:
+            return pool_bundles(self.concurrency, self.num_cpus, self.num_gpus)
+        own = (1, {"CPU": self.num_cpus, "GPU": self.num_gpus})
+        return [own, READING] if self.dataset else [own]
+
+    def needed_columns(self, field: str) -> dict[str, list[str]]:
+        return {"label_column": [self.label_column], "slices": self.slices} if self.predictor is not None else {}
+
+    def needed_rows(self, dataset: DatasetConfig) -> int:
+        return 1
+
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
@@ -90,13 +103,15 @@ class Evaluation(StepSpec):
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         if (self.evaluate is None) == (self.predictor is None):
-            raise ValueError("evaluate: accepted is exactly one of evaluate and predictor")
+            raise ValueError("evaluate: got neither or both of evaluate and predictor; expected exactly one")
         if self.evaluate is not None:
             for name in ("task", "torchmetrics", "score_column", "slices"):
                 if getattr(self, name):
-                    raise ValueError(f"{name}: given with evaluate, which computes all; accepted is it with predictor")
+                    raise ValueError(
+                        f"{name}: got it together with evaluate, which computes everything; only valid with predictor"
+                    )
         elif self.task is None and self.torchmetrics is None:
-            raise ValueError("task: missing; accepted with predictor are 'classification', 'regression', or torchmetrics")
+            raise ValueError("task: missing; predictor needs task 'classification' or 'regression', or torchmetrics")
         elif self.dataset is None:
             raise ValueError("dataset: missing; predictor needs one")
         return self
@@ -107,7 +122,7 @@ class Evaluation(StepSpec):
             check_gates(self.thresholds, self.must_beat)
         for name, comparison in self.must_beat.items():
             if comparison.mode is None and name not in KNOWN_MODES:
-                raise ValueError(f"must_beat.{name}.mode: missing; accepted are 'max' (more is better) and 'min'")
+                raise ValueError(f"must_beat.{name}.mode: missing; expected 'max' (more is better) and 'min'")
         return self
 
 

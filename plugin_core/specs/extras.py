@@ -13,13 +13,13 @@ def require(field: str, given: Any, package: str, extra: str, oldest: str | None
     """Raise SpecError, naming the spec's field, where the package is not installed here, or is older than `oldest`."""
     install = f"pip install 'ray-train-workflows[{extra}]'"
     if importlib.util.find_spec(package) is None:
-        raise SpecError(f"{field}: given {given!r}, whose package {package} is not installed on the cluster; {install}")
+        raise SpecError(f"{field}: got {given!r}, whose package {package} is not installed on the cluster; {install}")
     if oldest is not None and (found := version(package)) is not None:
         from packaging.version import Version
 
         if Version(found) < Version(oldest):
             raise SpecError(
-                f"{field}: given {given!r}, whose package {package} is {found} on the cluster; accepted is {oldest} or"
+                f"{field}: got {given!r}, whose package {package} is {found} on the cluster; expected {oldest} or"
                 f" newer; {install}"
             )
 

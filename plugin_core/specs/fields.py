@@ -62,7 +62,7 @@ def _one_or_pair(value: Any) -> Any:
     if not whole or (isinstance(value, (list, tuple)) and (len(value) != 2 or value[0] > value[1])):
         given = tuple(value) if isinstance(value, list) else value
         raise ValueError(
-            f"given {shown(given)}; accepted is a whole number from 1 to {MAX_PROCESSES:,}, or a pair [min, max] with"
+            f"got {shown(given)}; expected a whole number from 1 to {MAX_PROCESSES:,}, or a pair [min, max] with"
             " 1 ≤ min ≤ max"
         )
     return tuple(value) if isinstance(value, list) else value

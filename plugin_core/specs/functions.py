@@ -61,8 +61,8 @@ def _pickled(functions: dict[str, Callable[..., Any]]) -> bytes:
                 cloudpickle.dumps(function)
             except Exception as exc:
                 raise PayloadError(
-                    f"{field}: given the function {getattr(function, '__qualname__', function)!r}, which cannot be pickled"
-                    f" because of {_culprit(function)} ({exc}); accepted is a function that captures only data, or"
+                    f"{field}: got the function {getattr(function, '__qualname__', function)!r}, which cannot be pickled"
+                    f" because of {_culprit(function)} ({exc}); expected a function that captures only data, or"
                     " 'package.module:function'"
                 ) from exc
         return bytes(cloudpickle.dumps(functions))
@@ -84,9 +84,9 @@ def import_function(field: str, reference: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as exc:
-        raise PayloadError(f"{field}: given {reference!r}, which cannot be imported ({exc})") from exc
+        raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({exc})") from exc
     if not callable(found):
-        raise PayloadError(f"{field}: given {reference!r}, which is no function but a {type(found).__name__}")
+        raise PayloadError(f"{field}: got {reference!r}, which is no function but a {type(found).__name__}")
     result: Callable[..., Any] = found
     return result
 
@@ -108,7 +108,7 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
     found = find_without_import(module_name)
     if found is None:
         if must_exist:
-            raise PayloadError(f"{field}: given {reference!r}, which cannot be imported ({_missing(module_name)})")
+            raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({_missing(module_name)})")
         return
     if found.origin and found.origin.endswith(".py"):
         try:
@@ -116,16 +116,14 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
         except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as exc:
             # not UTF-8, an unknown encoding, a NUL, an expression without an end
             raise PayloadError(
-                f"{field}: given {reference!r}, which cannot be imported ({found.origin} is no Python source: {exc})"
+                f"{field}: got {reference!r}, which cannot be imported ({found.origin} is no Python source: {exc})"
             ) from exc
         except SyntaxError as exc:
             raise PayloadError(
-                f"{field}: given {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
+                f"{field}: got {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
             ) from exc
         if attribute.split(".")[0] not in names and "*" not in names:
-            raise PayloadError(
-                f"{field}: given {reference!r}, which cannot be imported ({module_name} has no {attribute!r})"
-            )
+            raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({module_name} has no {attribute!r})")
 
 
 def call_with(function: Callable[..., Any], *arguments: Any) -> Any:

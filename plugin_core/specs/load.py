@@ -29,9 +29,9 @@ def load_file(path: Path, field: str = "spec file") -> Any:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as exc:
-        raise SpecError(f"{field}: given {str(path)!r}; it cannot be read ({exc.strerror})") from exc
+        raise SpecError(f"{field}: got {str(path)!r}; it cannot be read ({exc.strerror})") from exc
     except ValueError as exc:
-        raise SpecError(f"{field}: given {str(path)!r}; it cannot be read ({exc})") from exc
+        raise SpecError(f"{field}: got {str(path)!r}; it cannot be read ({exc})") from exc
     if len(raw) > MAX_BYTES:
         raise SpecError(f"{field}: got {str(path)!r} of more than {MAX_BYTES:,} bytes; expected a smaller file")
     try:
@@ -39,7 +39,7 @@ def load_file(path: Path, field: str = "spec file") -> Any:
         return from_json(text) if path.suffix == ".json" else from_yaml(text)
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         reason = (str(exc).splitlines() or [type(exc).__name__])[0][:200]
-        raise SpecError(f"{field}: given {str(path)!r}; accepted is YAML or JSON ({reason})") from exc
+        raise SpecError(f"{field}: got {str(path)!r}; expected YAML or JSON ({reason})") from exc
 
 
 def from_json(text: str) -> Any:

@@ -9,22 +9,11 @@ from typing import Any
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
-from plugin_core.specs.batch_infer import BatchInferSpec
-from plugin_core.specs.common import StepSpec
-from plugin_core.specs.evaluate import EvaluateSpec
+from plugin_core.specs.base import refusing
 from plugin_core.specs.load import load_file
-from plugin_core.specs.retrain import RetrainSpec
-from plugin_core.specs.train import TrainSpec
-from plugin_core.specs.tune import TuneSpec
-
-AnySpec = TrainSpec | TuneSpec | EvaluateSpec | BatchInferSpec | RetrainSpec
-KINDS: dict[str, type[StepSpec]] = {
-    "train": TrainSpec,
-    "tune": TuneSpec,
-    "evaluate": EvaluateSpec,
-    "batch_infer": BatchInferSpec,
-    "retrain": RetrainSpec,
-}
+from plugin_core.specs.results import SCHEMA, StepResult
+from plugin_core.specs.step import StepSpec
+from plugin_core.specs.step_kinds import step_kind
 
 
 def parse_spec(data: Any) -> StepSpec:
@@ -32,18 +21,15 @@ def parse_spec(data: Any) -> StepSpec:
     if isinstance(data, StepSpec):
         return data
     if not isinstance(data, dict):
-        raise SpecError(f"spec: given {type(data).__name__}; accepted is a mapping of fields")
-    kind = data.get("kind", "train")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise SpecError(f"kind: given {shown(kind)}; accepted are {', '.join(KINDS)}")
-    return KINDS[kind].model_validate(data)
+        raise SpecError(f"spec: got {type(data).__name__}; expected a mapping of fields")
+    return step_kind(data.get("kind", "train")).spec.model_validate(data)
 
 
 def load_spec(path: str | Path) -> StepSpec:
     """A spec from a YAML or JSON file."""
     data = load_file(Path(path))
     if not isinstance(data, dict):
-        raise SpecError(f"spec file: given {str(path)!r}; accepted is YAML or JSON that holds a mapping of fields")
+        raise SpecError(f"spec file: got {str(path)!r}; expected YAML or JSON that holds a mapping of fields")
     return parse_spec(data)
 
 
@@ -60,5 +46,28 @@ def as_spec(value: Any, accepted: type[StepSpec], folder: str | Path | None = No
     else:
         spec = parse_spec(value)
     if not isinstance(spec, accepted):
-        raise SpecError(f"kind: given {spec.kind!r}; accepted here is {accepted.__name__}")  # type: ignore[attr-defined]
+        raise SpecError(f"kind: got {spec.kind!r}; expected {accepted.__name__}")
     return spec
+
+
+def parse_result(data: Any) -> StepResult:
+    """A result from its JSON. Raises SpecError where it is none, or newer than this code."""
+    if isinstance(data, StepResult):
+        return data
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise SpecError(f"result: got {shown(data)}; expected the JSON of a step's result")
+    try:
+        kind = step_kind(data["kind"]).result
+    except SpecError:
+        raise SpecError(f"result: got {shown(data)}; expected the JSON of a step's result") from None
+    version = data.get("schema_version", SCHEMA)
+    if type(version) is not int or version > SCHEMA:
+        raise SpecError(
+            f"schema_version: got {shown(version)}; expected at most {SCHEMA}: upgrade ray-train-workflows to read the"
+            " result"
+        )
+    try:
+        result: StepResult = refusing(kind, kind.model_validate, data)
+    except SpecError as exc:
+        raise SpecError(f"result: {exc.message}") from None
+    return result

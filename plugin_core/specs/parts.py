@@ -1,18 +1,27 @@
-"""TODO"""
+"""What a spec holds: its functions, its datasets, and the steps that it is made of."""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Iterable
+from typing import Any, get_args
 
 from plugin_core.errors import SpecError
 from plugin_core.specs import functions
-from plugin_core.specs.batch_infer import BatchInferSpec
-from plugin_core.specs.common import DatasetConfig, StepSpec
-from plugin_core.specs.evaluate import Evaluation
-from plugin_core.specs.train import TrainSpec
+from plugin_core.specs.common import USERS_FUNCTION, DatasetConfig
+from plugin_core.specs.step import StepSpec
 
-#: The fields of specs that hold a user's function.
-FUNCTIONS = ("train_loop_per_worker", "preprocessor", "evaluate", "predictor", "torchmetrics")
+
+@functools.cache
+def function_fields(spec_class: type[StepSpec]) -> tuple[str, ...]:
+    """The fields of a spec that hold a user's function: those of the type `Function`."""
+    return tuple(
+        name for name, field in spec_class.model_fields.items() if _is_function([*field.metadata, field.annotation])
+    )
+
+
+def _is_function(parts: Iterable[Any]) -> bool:
+    return any(part is USERS_FUNCTION or _is_function(get_args(part)) for part in parts)
 
 
 def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
@@ -27,8 +36,8 @@ def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
         elif callable(value):
             by_value[field] = value
 
-    for field in FUNCTIONS:
-        note(field, getattr(spec, field, None))
+    for field in function_fields(type(spec)):
+        note(field, getattr(spec, field))
     for field, dataset in _own_datasets(spec).items():
         note(f"{field}.function", dataset.function)
     for name, inner in _parts(spec).items():
@@ -59,37 +68,28 @@ def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
 
 
 def needed_columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
-    """The columns that the step needs of its dataset, by the field that names them."""
+    """The columns that a step, or one of its parts, needs of the dataset in `field`, by the fields that name them."""
     part, _, rest = field.partition(".")
     inner = getattr(spec, part)
-    if isinstance(inner, StepSpec):
-        return {f"{part}.{name}": columns for name, columns in needed_columns(inner, rest).items()}
-    if isinstance(spec, TrainSpec) and spec.label_column is not None:
-        return {"label_column": [spec.label_column]}
-    if isinstance(spec, Evaluation) and spec.predictor is not None:
-        return {"label_column": [spec.label_column], "slices": spec.slices}
-    if isinstance(spec, BatchInferSpec) and spec.key_column is not None:
-        return {"key_column": [spec.key_column]}
-    return {}
+    if not isinstance(inner, StepSpec):
+        return spec.needed_columns(field)
+    return {f"{part}.{name}": columns for name, columns in needed_columns(inner, rest).items()}
 
 
 def needed_rows(spec: StepSpec, field: str, config: DatasetConfig) -> int:
-    """How many rows the step needs of a dataset at the least: in a training one for each worker, or some wait for ever."""
-    inner = getattr(spec, field.partition(".")[0])
-    if isinstance(inner, StepSpec):
-        return needed_rows(inner, field.partition(".")[2], config)
-    if isinstance(spec, TrainSpec):
-        return spec.scaling_config.worker_range[0] if config.shard else 1
-    return 1 if isinstance(spec, Evaluation) else 0
+    """How many rows a step, or one of its parts, needs of the dataset in `field` at the least."""
+    part, _, rest = field.partition(".")
+    inner = getattr(spec, part)
+    return needed_rows(inner, rest, config) if isinstance(inner, StepSpec) else spec.needed_rows(config)
 
 
 def too_few_rows(field: str, config: DatasetConfig, there: int, rows: int) -> SpecError:
-    given = f"given {config.path or config.function!r}{' split' if config.split is not None else ''}"
+    given = f"got {config.path or config.function!r}{' split' if config.split is not None else ''}"
     return SpecError(
-        f"{field}: {given}, which {f'has {there} rows' if there else 'is empty'}; accepted are at least {rows},"
+        f"{field}: {given}, which {f'has {there} rows' if there else 'is empty'}; expected at least {rows},"
         " one for each worker"
         if rows > 1
-        else f"{field}: {given}, which is empty; accepted is at least one row"
+        else f"{field}: {given}, which is empty; expected at least one row"
     )
 
 

@@ -31,7 +31,7 @@ CLUSTERS = "RAYTRAIN_CLUSTERS"
 def check_run_name(field: str, name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._=-]{0,127}", name):
         raise SpecError(
-            f"{field}: given {name!r}; accepted are 1 to 128 letters, digits and . _ - = (no slash), not"
+            f"{field}: got {name!r}; expected 1 to 128 letters, digits and . _ - = (no slash), not"
             " starting with a dot or dash"
         )
 
@@ -39,9 +39,7 @@ def check_run_name(field: str, name: str) -> None:
 def check_model_name(field: str, name: str) -> None:
     """Of a model or an alias."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
-        raise SpecError(
-            f"{field}: given {name!r}; accepted are 1 to 100 letters, digits and . _ -, not starting with . or -"
-        )
+        raise SpecError(f"{field}: got {name!r}; expected 1 to 100 letters, digits and . _ -, not starting with . or -")
 
 
 def check_address(field: str, address: str) -> None:
@@ -56,7 +54,7 @@ def check_address(field: str, address: str) -> None:
             f"{field}: got {shown_uri(address)!r}, whose port is no number; expected http://host:8265"
         ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SpecError(f"{field}: given {shown_uri(address)!r}; accepted is a URL like http://host:8265")
+        raise SpecError(f"{field}: got {shown_uri(address)!r}; expected a URL like http://host:8265")
     if "@" in parts.netloc:
         raise SpecError(
             f"{field}: got {shown_uri(address)!r} with credentials; expected it without, and token= or headers="
@@ -76,7 +74,7 @@ def check_service(field: str, uri: str) -> None:
     if "@" in parts.netloc or secrets:
         what = "a password" if "@" in parts.netloc else secrets[0]
         raise SpecError(
-            f"{start}given {shown_uri(uri)!r} with {what}; accepted is it without; credentials belong into the cluster's"
+            f"{start}got {shown_uri(uri)!r} with {what}; expected a URI without it: credentials belong into the cluster's"
             " environment"
         )
 

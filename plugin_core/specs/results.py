@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, field_validator, model_validator
 
-from plugin_core.errors import SpecError
-from plugin_core.errors.shown import shown
-from plugin_core.specs.base import refusing
 from plugin_core.specs.json_values import json_safe
 from plugin_core.storage.location import Location, normalise
 
@@ -85,7 +82,12 @@ class CheckpointRef(_Reference):
             yield folder
 
 
-class _Result(_Reference):
+class StepResult(_Reference):
+    """The fields of every result. A subclass has a `kind` and what its kind of step makes (see `step_kinds`)."""
+
+    if TYPE_CHECKING:
+        kind: str = ""
+
     #: fields of which a reference leaves out what does not fit, in this order
     bulky: ClassVar[tuple[str, ...]] = ("metrics",)
     # a cluster may be newer than the engine that reads its results
@@ -126,8 +128,13 @@ class _Result(_Reference):
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        """A result of a step that never ran, for `FakeCluster`."""
+        return cls(run=run, metrics=metrics)
 
-class TrainResult(_Result):
+
+class TrainResult(StepResult):
     """`metrics` is the last report of the run; `checkpoint` the latest, `best_checkpoint` the best by the spec's score;
     `dataset` the fingerprint of its datasets (see `dataset_fingerprint`), `artifacts` the folder of what workers left
     (see `artifacts`)."""
@@ -139,6 +146,11 @@ class TrainResult(_Result):
     dataset: str | None = None
     artifacts: str | None = None
 
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        checkpoint = CheckpointRef(uri=Location.of(run.uri).child("checkpoint_fake").uri)
+        return cls(run=run, metrics=metrics, checkpoint=checkpoint, reports=1)
+
     def load(self) -> ray.train.Result:
         """Ray's own result of the run, read from storage (without `return_value` and `error`)."""
         from ray.train import Result
@@ -147,7 +159,7 @@ class TrainResult(_Result):
         return Result.from_path(location.path, storage_filesystem=location.fs)
 
 
-class EvaluationResult(_Result):
+class EvaluationResult(StepResult):
     """`failed` says for each metric that is not good enough the values and by how much.
 
     `compared_metrics`: those of the checkpoint that it was compared to; `slices`: by column and value the metrics of those
@@ -165,6 +177,10 @@ class EvaluationResult(_Result):
     slices: dict[str, dict[str, dict[str, Any]]] = {}
     plots: dict[str, str] = {}
     dataset: str | None = None
+
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        return cls(run=run, metrics=metrics, passed=True, checkpoint=spec.checkpoint)
 
     @property
     def why(self) -> str:
@@ -192,7 +208,7 @@ class EvaluationRef(_Reference):
         return value
 
 
-class TuneResult(_Result):
+class TuneResult(StepResult):
     """`best` is the best trial's result, `metrics` its last report, `best_config` what it took from the space. `trials`
     counts those that "finished", were "stopped" early or "failed"; `table` is a JSON file with a row for each."""
 
@@ -204,13 +220,18 @@ class TuneResult(_Result):
     trials: dict[str, int]
     table: str
 
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        best, trials = TrainResult.played(spec.train, run, metrics), {"finished": spec.trials, "stopped": 0, "failed": 0}
+        return cls(run=run, metrics=metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json")
+
     @property
     def checkpoint(self) -> CheckpointRef | None:
         """The best trial's best checkpoint where its spec ranks them, its last one otherwise."""
         return self.best.best_checkpoint or self.best.checkpoint
 
 
-class BatchInferResult(_Result):
+class BatchInferResult(StepResult):
     """`output` is the directory of files of `format`, with so many `rows`. It may be given as the next step's dataset."""
 
     kind: Literal["batch_infer"] = "batch_infer"
@@ -218,8 +239,12 @@ class BatchInferResult(_Result):
     format: Literal["parquet", "csv", "json"] = "parquet"
     rows: int
 
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        return cls(run=run, metrics=metrics, output=f"{run.uri}/predictions", rows=0)
 
-class RetrainResult(_Result):
+
+class RetrainResult(StepResult):
     """`outcome`: the new checkpoint was "promoted", the champion was "kept", or there was nothing new and all was
     "skipped"; `reason` says why. `champion` is the version that the alias stands for after it, `checkpoint` its
     checkpoint; `metrics` are the new checkpoint's, and `trained` and `evaluated` the runs of the two."""
@@ -232,32 +257,6 @@ class RetrainResult(_Result):
     trained: str | None = None
     evaluated: str | None = None
 
-
-AnyResult = TrainResult | EvaluationResult | TuneResult | BatchInferResult | RetrainResult
-_KINDS: dict[str, type[AnyResult]] = {
-    "train": TrainResult,
-    "evaluate": EvaluationResult,
-    "tune": TuneResult,
-    "batch_infer": BatchInferResult,
-    "retrain": RetrainResult,
-}
-
-
-def parse_result(data: Any) -> AnyResult:
-    """A result from its JSON. Raises SpecError where it is none, or newer than this code."""
-    if isinstance(data, _Result):
-        return data  # type: ignore[return-value]
-    if not isinstance(data, dict) or not isinstance(data.get("kind"), str) or data["kind"] not in _KINDS:
-        raise SpecError(f"result: given {shown(data)}; accepted is the JSON of a {', '.join(_KINDS)} result")
-    version = data.get("schema_version", SCHEMA)
-    if type(version) is not int or version > SCHEMA:
-        raise SpecError(
-            f"schema_version: given {shown(version)}; accepted is up to {SCHEMA}; upgrade ray-train-workflows to read"
-            " the result"
-        )
-    kind = _KINDS[data["kind"]]
-    try:
-        found: AnyResult = refusing(kind, kind.model_validate, data)
-    except SpecError as exc:
-        raise SpecError(f"result: {exc.message}") from None
-    return found
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        return cls(run=run, metrics=metrics, outcome="promoted", reason="as played", champion=1)

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
-from plugin_core.specs.common import StepSpec
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.fields import Flag, Text
 from plugin_core.specs.references import check_model_name
+from plugin_core.specs.step import Bundle, StepSpec, in_sum
 from plugin_core.specs.train import TrainSpec
 
 
@@ -30,6 +30,7 @@ class RetrainSpec(StepSpec):
     of the retraining do; but for `train.run_config.checkpoint_config` and `failure_config`.
     """
 
+    resources_field = "train.scaling_config"
     kind: Literal["retrain"] = "retrain"
     model: Text
     alias: Text = "champion"
@@ -39,6 +40,10 @@ class RetrainSpec(StepSpec):
     warm_start: Flag = True
     skip_unchanged: Flag = True
     on_overlap: Literal["wait", "skip", "fail"] = "wait"
+
+    def bundles(self) -> list[Bundle]:
+        # the parts run one after the other
+        return max(self.train.bundles(), self.evaluate.bundles(), key=lambda bundles: in_sum(bundles).get("CPU", 0.0))
 
     @model_validator(mode="after")
     def _gate(self) -> Self:

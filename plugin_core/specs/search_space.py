@@ -66,16 +66,15 @@ def as_data(space: Any, depth: int = 0) -> Any:
 def check(space: dict[str, Any]) -> None:
     """Raise ValueError where the space is empty, varies what it cannot, or a sampler is misspelt or misused."""
     if not space:
-        raise ValueError("param_space: given {}; accepted is at least one entry to search over")
+        raise ValueError("param_space: got {}; expected at least one entry to search over")
     for name in space:
         if name not in FIELDS:
             raise ValueError(
-                f"param_space: given {shown(name)}; accepted are the fields {', '.join(FIELDS)} of train"
-                + _hint(name, FIELDS)
+                f"param_space: got {shown(name)}; expected the fields {', '.join(FIELDS)} of train" + _hint(name, FIELDS)
             )
     found = list(_samplers(space, "param_space"))
     if not found:
-        raise ValueError(f"param_space: given {shown(space)}, which varies nothing; accepted are {', '.join(SAMPLERS)}")
+        raise ValueError(f"param_space: got {shown(space)}, which varies nothing; expected {', '.join(SAMPLERS)}")
     for path, word, arguments in found:
         _check_sampler(path, word, arguments)
 
@@ -158,32 +157,30 @@ def _samplers(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
             ((word, arguments),) = item.items()
             close = difflib.get_close_matches(word, SAMPLERS, n=1, cutoff=0.75)
             if word not in SAMPLERS and close and isinstance(arguments, (list, tuple)):
-                raise ValueError(
-                    f"{inner}: given {shown(item)}; accepted are {', '.join(SAMPLERS)} (did you mean {close[0]}?)"
-                )
+                raise ValueError(f"{inner}: got {shown(item)}; expected {', '.join(SAMPLERS)} (did you mean {close[0]}?)")
         yield from _samplers(item, inner)
 
 
 def _check_sampler(path: str, word: str, arguments: Any) -> None:
     names = SAMPLERS[word]
     if not isinstance(arguments, (list, tuple)) or (word in _LISTS and not arguments):
-        raise ValueError(f"{path}.{word}: given {shown(arguments)}; accepted is a list of {', '.join(names) or 'values'}")
+        raise ValueError(f"{path}.{word}: got {shown(arguments)}; expected a list of {', '.join(names) or 'values'}")
     if word in _LISTS:
         return
-    given = f"{path}.{word}: given {shown(list(arguments))}"
+    given = f"{path}.{word}: got {shown(list(arguments))}"
     if len(arguments) != len(names) or not all(map(is_number, arguments)):
-        raise ValueError(f"{given}; accepted is [{', '.join(names)}], all numbers")
+        raise ValueError(f"{given}; expected [{', '.join(names)}], all numbers")
     if "int" in word and not all(isinstance(number, int) for number in arguments):
-        raise ValueError(f"{given}; accepted are whole numbers")
+        raise ValueError(f"{given}; expected whole numbers")
     if "int" in word and not all(-(2**63) <= number < 2**63 for number in arguments):
-        raise ValueError(f"{given}; accepted are whole numbers of 64 bits")
+        raise ValueError(f"{given}; expected whole numbers of 64 bits")
     of = dict(zip(names, arguments, strict=True))
     if "lower" in of and not of["lower"] < of["upper"]:
-        raise ValueError(f"{given}; accepted is a lower bound below the upper one")
+        raise ValueError(f"{given}; expected a lower bound below the upper one")
     if "log" in word and of["lower"] <= 0:
-        raise ValueError(f"{given}; accepted is a lower bound above 0")
+        raise ValueError(f"{given}; expected a lower bound above 0")
     if "sd" in of and of["sd"] <= 0:
-        raise ValueError(f"{given}; accepted is a standard deviation above 0")
+        raise ValueError(f"{given}; expected a standard deviation above 0")
     if "q" in of:
         _check_quantum(given, of)
 
@@ -191,10 +188,10 @@ def _check_sampler(path: str, word: str, arguments: Any) -> None:
 def _check_quantum(given: str, of: dict[str, float]) -> None:
     """Ray Tune asks of the bounds that they are multiples of `q`."""
     if of["q"] <= 0:
-        raise ValueError(f"{given}; accepted is q above 0")
+        raise ValueError(f"{given}; expected q above 0")
     for name in ("lower", "upper"):
         if name in of and not math.isclose(of[name] / of["q"], round(of[name] / of["q"])):
-            raise ValueError(f"{given}; accepted are bounds that are multiples of q")
+            raise ValueError(f"{given}; expected bounds that are multiples of q")
 
 
 def _hint(name: str, names: Any) -> str:
@@ -217,4 +214,4 @@ def _domain_as_data(domain: Any) -> dict[str, Any]:
         word = "randint" if isinstance(domain, Integer) else "uniform"
         log = "log" if isinstance(sampler, LogUniform) else ""
         return {f"{prefix}{log}{word}": [domain.lower, domain.upper, *q]}
-    raise ValueError(f"param_space: given {domain!r}; accepted are {', '.join(SAMPLERS)}")
+    raise ValueError(f"param_space: got {domain!r}; expected {', '.join(SAMPLERS)}")

@@ -83,7 +83,7 @@ def _as_list(value: Any) -> Any:
     types = [item.get("type") if isinstance(item, dict) else getattr(item, "type", None) for item in trackers]
     for name in types:
         if types.count(name) > 1:
-            raise ValueError(f"given {shown(name)} {types.count(name)} times; accepted is each tracker once")
+            raise ValueError(f"got {shown(name)} {types.count(name)} times; expected each tracker once")
     return trackers
 
 

@@ -7,10 +7,11 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import DatasetConfig, Framework, Function, ScalingConfig, StepSpec
+from plugin_core.specs.common import DatasetConfig, Framework, Function, ScalingConfig
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.results import CheckpointRef
+from plugin_core.specs.step import READING, Bundle, StepSpec
 
 
 class TorchConfig(Model):
@@ -43,6 +44,7 @@ class TrainSpec(StepSpec):
     should train together train alone.
     """
 
+    resources_field = "scaling_config"
     kind: Literal["train"] = "train"
     framework: Framework = "torch"
     train_loop_per_worker: Function | None = None
@@ -62,6 +64,17 @@ class TrainSpec(StepSpec):
     report_all_ranks: Flag = False
     world_check: Flag = True
     resume_from: CheckpointRef | None = None
+
+    def bundles(self) -> list[Bundle]:
+        workers = (self.scaling_config.worker_range[0], self.scaling_config.worker_resources())
+        return [workers, READING] if self.datasets else [workers]
+
+    def needed_columns(self, field: str) -> dict[str, list[str]]:
+        return {"label_column": [self.label_column]} if self.label_column is not None else {}
+
+    def needed_rows(self, dataset: DatasetConfig) -> int:
+        # one for each worker, or some wait for ever
+        return self.scaling_config.worker_range[0] if dataset.shard else 1
 
     @model_validator(mode="after")
     def _preprocessor(self) -> Self:
@@ -93,7 +106,7 @@ def check(spec: TrainSpec) -> None:
     for field in sorted({option for known in FRAMEWORKS.values() for option in known.options}):
         if getattr(spec, field) is not None and field not in framework.options:
             owners = ", ".join(known.name for known in FRAMEWORKS.values() if field in known.options)
-            raise ValueError(f"{field}: given with framework {spec.framework!r}; accepted is it with {owners}")
+            raise ValueError(f"{field}: got it with framework {spec.framework!r}; only valid with {owners}")
     declared = framework.declarative and spec.params is not None
     if spec.train_loop_per_worker is None and not declared:
         alternative = " or params and label_column" if framework.declarative else ""
@@ -111,28 +124,28 @@ def _check_declared(spec: TrainSpec) -> None:
         raise ValueError("datasets: 'train' is missing; training declared by params needs it")
     for alias, field in _FIELDS_OF_PARAMS.items():
         if alias in (spec.params or {}):
-            raise ValueError(f"params.{alias}: given; accepted is it as the field {field} of the spec")
+            raise ValueError(f"params.{alias}: set it as the field {field} of the spec instead")
     if spec.early_stopping_rounds is not None and len(spec.datasets) < 2:
         raise ValueError(
-            f"early_stopping_rounds: given {spec.early_stopping_rounds} without a dataset beside 'train'; accepted is it"
-            " with one to evaluate on"
+            f"early_stopping_rounds: got {spec.early_stopping_rounds} with no dataset beside 'train'; expected another one"
+            " to evaluate on"
         )
 
 
 def _check_deepspeed(spec: TrainSpec, config: dict[str, Any]) -> None:
     if "deepspeed_config" in spec.train_loop_config:
-        raise ValueError("deepspeed_config: given in train_loop_config too; accepted is it in one place")
+        raise ValueError("deepspeed_config: got it in train_loop_config too; expected it in one place")
     stage = _section(config, "zero_optimization").get("stage", 0)
     if stage not in ZERO_STAGES:
-        raise ValueError(f"deepspeed_config.zero_optimization.stage: given {stage!r}; accepted are 0, 1, 2, 3")
+        raise ValueError(f"deepspeed_config.zero_optimization.stage: got {stage!r}; expected 0, 1, 2, 3")
     if all(_section(config, name).get("enabled") is True for name in ("fp16", "bf16")):
-        raise ValueError("deepspeed_config: given fp16 and bf16, both enabled; accepted is one of them")
+        raise ValueError("deepspeed_config: got fp16 and bf16, both enabled; expected one of them")
     low, high = spec.scaling_config.worker_range
     sizes = [config.get(name) for name in ("train_batch_size", "train_micro_batch_size_per_gpu")]
     steps = config.get("gradient_accumulation_steps", 1)
     if low == high and all(isinstance(size, int) for size in (*sizes, steps)) and sizes[0] != sizes[1] * steps * low:
         raise ValueError(
-            f"deepspeed_config.train_batch_size: given {sizes[0]}; accepted is {sizes[1] * steps * low}, which is"
+            f"deepspeed_config.train_batch_size: got {sizes[0]}; expected {sizes[1] * steps * low}, which is"
             f" train_micro_batch_size_per_gpu {sizes[1]} × gradient_accumulation_steps {steps} × {low} workers"
         )
 
@@ -140,5 +153,5 @@ def _check_deepspeed(spec: TrainSpec, config: dict[str, Any]) -> None:
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
     section = config.get(name, {})
     if not isinstance(section, dict):
-        raise ValueError(f"deepspeed_config.{name}: given {section!r}; accepted is a mapping")
+        raise ValueError(f"deepspeed_config.{name}: got {section!r}; expected a mapping")
     return section

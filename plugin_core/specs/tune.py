@@ -9,8 +9,8 @@ from pydantic import Field, model_validator
 from plugin_core.errors import SpecError
 from plugin_core.specs import search_space
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import StepSpec
 from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
+from plugin_core.specs.step import Bundle, StepSpec
 from plugin_core.specs.train import TrainSpec
 
 #: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` know; "asha" is ours for
@@ -72,6 +72,7 @@ class TuneSpec(StepSpec):
     default as many as fit on the cluster. `tracking` is the search's, and its trials'; that of `train` does not count.
     """
 
+    resources_field = "train.scaling_config"
     kind: Literal["tune"] = "tune"
     train: TrainSpec
     param_space: Plain
@@ -96,7 +97,7 @@ class TuneSpec(StepSpec):
         search_space.check(self.param_space)
         searcher = self.search_alg.type if self.search_alg else "random"
         if searcher != "random" and search_space.grid_size(self.param_space) > 1:
-            raise ValueError(f"param_space: given a grid_search with search_alg {searcher!r}; accepted is it with 'random'")
+            raise ValueError(f"param_space: got a grid_search with search_alg {searcher!r}; expected search_alg 'random'")
         self._check_ends()
         return self
 
@@ -110,6 +111,9 @@ class TuneSpec(StepSpec):
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with what a trial takes from the space. Raises SpecError where that is no training."""
         return TrainSpec(**search_space.merged(self.train.model_dump(), chosen))
+
+    def bundles(self) -> list[Bundle]:
+        return self.train.bundles()  # of one trial
 
     @property
     def trials(self) -> int:

@@ -85,11 +85,11 @@ def check_copy(folder: str | Path, uri: str) -> None:
 
 
 def missing(uri: str) -> SpecError:
-    return SpecError(f"checkpoint: given {uri!r}, where there is nothing (any more); accepted is a checkpoint")
+    return SpecError(f"checkpoint: got {uri!r}, where there is nothing (any more); expected a checkpoint")
 
 
 def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
-    return SpecError(f"{field}: given {uri!r}, which is damaged ({what}); accepted is a checkpoint as it was written")
+    return SpecError(f"{field}: got {uri!r}, which is damaged ({what}); expected a checkpoint as it was written")
 
 
 def _files(place: Location) -> dict[str, Any] | None:

@@ -75,7 +75,7 @@ def backend(scheme: str, netloc: str, query: str) -> Backend:
     except (OSError, ValueError, TypeError) as exc:
         if isinstance(exc, SpecError):
             raise
-        raise SpecError(f"storage_path: given {shown!r}; it cannot be opened ({str(exc).splitlines()[0]})") from exc
+        raise SpecError(f"storage_path: got {shown!r}; it cannot be opened ({str(exc).splitlines()[0]})") from exc
 
 
 def _options(query: str) -> dict[str, str]:

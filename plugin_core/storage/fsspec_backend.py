@@ -57,7 +57,7 @@ def opened(scheme: str, netloc: str, options: dict[str, str], attempts: int) -> 
         made = getattr(importlib.import_module(kind.module), kind.name)
     except ImportError as exc:
         missing = f"its package is not installed: pip install {kind.package}"
-        raise SpecError(f"storage_path: given {scheme}://; {missing}") from exc
+        raise SpecError(f"storage_path: got {scheme}://; {missing}") from exc
     # what others write has to be seen at once
     return made(skip_instance_cache=kind is not MEMORY, use_listings_cache=False, **found)
 
@@ -75,11 +75,11 @@ def custom(reference: str, options: dict[str, str]) -> Any:
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
-        raise SpecError(f"storage_path: given filesystem={reference}; it cannot be imported ({exc})") from exc
+        raise SpecError(f"storage_path: got filesystem={reference}; it cannot be imported ({exc})") from exc
     found = function(**options)
     if not isinstance(found, fsspec.AbstractFileSystem):
         raise SpecError(
-            f"storage_path: given filesystem={reference}, which returns {type(found).__name__}; accepted is a filesystem of"
+            f"storage_path: got filesystem={reference}, which returns {type(found).__name__}; expected a filesystem of"
             " fsspec"
         )
     return found

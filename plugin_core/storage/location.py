@@ -37,7 +37,7 @@ def default_storage_path() -> str:
 def normalise(uri: str) -> str:
     """A local path made absolute (also from `file://`), another URI as it is. Raises SpecError where it is no place."""
     if not uri:
-        raise SpecError("given ''; accepted is a local path or a URI")
+        raise SpecError("got ''; expected a local path or a URI")
     check_length(uri)
     if "://" not in uri:
         check_local_path(uri)
@@ -210,8 +210,8 @@ class Location:
             created = self.small_files.create(self.path, data)
         if created is None:
             raise SpecError(
-                f"storage_path: given {self.uri!r}, where files cannot be created without a race, as a run needs it;"
-                " accepted there are datasets and outputs"
+                f"storage_path: got {self.uri!r}, where files cannot be created without a race, as a run needs it;"
+                " datasets and outputs may be kept there"
             )
         # a request whose answer was lost is sent again, and then finds what it wrote itself
         return created or (not self.is_local and self.read() == data)

@@ -80,10 +80,10 @@ def check_storage_uri(uri: str) -> None:
     """Raise SpecError where a URI names no storage of ours, holds a secret, or is ambiguous."""
     parts = split(uri)
     if parts.scheme not in OPTIONS:
-        raise SpecError(f"given {shown_uri(uri)!r}; accepted are a local path and the schemes {', '.join(OPTIONS)}")
+        raise SpecError(f"got {shown_uri(uri)!r}; expected a local path and the schemes {', '.join(OPTIONS)}")
     if parts.password or (parts.username is not None and parts.scheme not in AZURE) or parts.netloc.count("@") > 1:
         raise SpecError(
-            f"given {shown_uri(uri)!r}; credentials do not belong into a URI, accepted are the storage's usual environment"
+            f"got {shown_uri(uri)!r}; credentials do not belong into a URI, expected the storage's usual environment"
             " variables"
         )
     try:
@@ -99,7 +99,7 @@ def check_storage_uri(uri: str) -> None:
         if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
             raise SpecError(f"got {shown_uri(uri)!r}; expected file:///folder, or the path itself")
     elif not parts.netloc:
-        raise SpecError(f"given {shown_uri(uri)!r}; accepted is {parts.scheme}://bucket/prefix")
+        raise SpecError(f"got {shown_uri(uri)!r}; expected {parts.scheme}://bucket/prefix")
 
 
 def _check_options(uri: str, parts: SplitResult) -> None:
@@ -112,11 +112,11 @@ def _check_options(uri: str, parts: SplitResult) -> None:
             )
         if SECRET.search(name) and not value.startswith("$"):
             raise SpecError(
-                f"given {parts.scheme}://{parts.hostname or ''}?{name}=…; a secret does not belong into a URI, accepted is"
+                f"got {parts.scheme}://{parts.hostname or ''}?{name}=…; a secret does not belong into a URI, expected"
                 f" the name of an environment variable, {name}=$NAME"
             )
     if parts.scheme == "custom" and "filesystem" not in dict(options):
-        raise SpecError(f"given {shown_uri(uri)!r}; accepted is custom://folder?filesystem=package.module:function")
+        raise SpecError(f"got {shown_uri(uri)!r}; expected custom://folder?filesystem=package.module:function")
 
 
 def check_below(home: str, part: str) -> None:
@@ -160,7 +160,7 @@ def variable(option: str, name: str) -> str:
             f" environment variable {URI_VARIABLES} lists, as {URI_VARIABLES}={name}"
         )
     if name not in os.environ:
-        raise SpecError(f"storage_path: given {option}=${name}; the environment variable {name} is not set here")
+        raise SpecError(f"storage_path: got {option}=${name}; the environment variable {name} is not set here")
     return os.environ[name]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
 from plugin_core.storage.location import be_patient
 from plugin_core.supervisor.preflight import check_functions_and_data
 
 
-def execute(spec: StepSpec) -> AnyResult:
+def execute(spec: StepSpec) -> StepResult:
     """Run a step here and now, on the Ray this process is connected to, or one that it starts for the while.
 
     The run directory and the result are those of `run()`; what is missing is a supervisor: when this process dies, so does

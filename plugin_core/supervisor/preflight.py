@@ -69,7 +69,7 @@ def check_dataset(
         if location.is_local and not here:
             return
         if not location.exists():
-            raise SpecError(f"{field}.path: given {path!r}, where there is nothing; accepted is an existing file or folder")
+            raise SpecError(f"{field}.path: got {path!r}, where there is nothing; expected an existing file or folder")
         wanted = {f"{field}.columns": config.columns or [], **needed}
         # the other formats have columns of Ray's naming, which show when they are read
         if has_schema(config) and (any(wanted.values()) or rows):
@@ -77,7 +77,7 @@ def check_dataset(
             names = found.schema.names
             for source, columns in wanted.items():
                 for missing in (name for name in columns if name not in names):
-                    raise SpecError(f"{source}: given {missing!r}, which {path} has not; accepted are {', '.join(names)}")
+                    raise SpecError(f"{source}: got {missing!r}, which {path} has not; expected {', '.join(names)}")
             there += found.head(rows).num_rows if there < rows else 0
     if has_schema(config) and config.split is None and there < rows:
         raise too_few_rows(field, config, there, rows)

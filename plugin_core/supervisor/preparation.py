@@ -42,7 +42,7 @@ async def prepare(
         if why := refusal(exc):
             given = spec.run_config.storage_path or default_storage_path()
             raise SpecError(
-                f"run_config.storage_path: given {given!r}, {why}; accepted is storage that this process may write"
+                f"run_config.storage_path: got {given!r}, {why}; expected storage that this process may write"
             ) from exc
         raise
     cluster = cluster.of_run(rundir.uri)

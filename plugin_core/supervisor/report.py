@@ -12,7 +12,7 @@ from plugin_core.errors.plain_text import markdown_code, markdown_text
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import COUNTERS, History
 from plugin_core.specs.json_values import is_number
-from plugin_core.specs.results import AnyResult, EvaluationResult, RetrainResult, TuneResult
+from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
 from plugin_core.supervisor.progress import duration
 
 #: A plot of more bytes is not shown.
@@ -49,7 +49,7 @@ def plot_png(history: History) -> bytes | None:
     return file.getvalue()
 
 
-def markdown_report(rundir: RunDir, result: AnyResult | None, history: History) -> str:
+def markdown_report(rundir: RunDir, result: StepResult | None, history: History) -> str:
     """The run on a page: how it ended, where things are, the metrics and their plot. `result` None: it has none (yet)."""
     rows = {"run directory": markdown_code(rundir.uri), "attempts": str(rundir.latest())}
     if result is None:

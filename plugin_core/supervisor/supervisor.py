@@ -29,7 +29,7 @@ from plugin_core.errors import (
 from plugin_core.runs import code as run_code
 from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import git_commit
 from plugin_core.storage.threads import Threads, in_thread, run_sync
 from plugin_core.storage.uris import allowed_here
@@ -92,7 +92,7 @@ class Supervisor:
         """The newest attempt that this call has seen; 0: none."""
         return self._observer.attempt
 
-    async def run(self) -> AnyResult:
+    async def run(self) -> StepResult:
         """Until the run has a result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         try:
             pause = POLL_FIRST_S
@@ -108,7 +108,7 @@ class Supervisor:
         finally:
             await self.close()
 
-    async def submit(self) -> AnyResult | None:
+    async def submit(self) -> StepResult | None:
         """One look and one action: the run has an attempt, or a result, when this returns. For an operator that defers."""
         try:
             return await self.step()
@@ -134,7 +134,7 @@ class Supervisor:
         finally:
             await self.close()
 
-    async def step(self) -> AnyResult | None:
+    async def step(self) -> StepResult | None:
         """One look and one action."""
         look = await self._observer.look()
         action = decide(look.seen)
@@ -149,7 +149,7 @@ class Supervisor:
         except StorageError as exc:
             self._tell(Event("state", f"what was told so far may be told again: {exc.message}"))
 
-    async def _patient_step(self) -> AnyResult | None:
+    async def _patient_step(self) -> StepResult | None:
         try:
             result = await self.step()
         except StorageError as exc:
@@ -162,7 +162,7 @@ class Supervisor:
         self._storage_away_since = None
         return result
 
-    async def _act(self, action: Action, look: Look) -> AnyResult | None:
+    async def _act(self, action: Action, look: Look) -> StepResult | None:
         receipt, seen = look.receipt, look.seen
         match action.do:
             case Do.RETURN:
@@ -279,14 +279,14 @@ class Supervisor:
             await self._threads(self.rundir.show_interest)
 
 
-async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
+async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
     """Run a step to its result on `cluster` (default: the embedded local one)."""
     where: Cluster = cluster or LocalCluster()
     rundir = await prepare(spec, where)
     return await Supervisor(rundir, where, listener=listener).run()
 
 
-def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> AnyResult:
+def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
     """`arun`, for code without an event loop. The run goes on when this process dies; call again to re-attach."""
     return run_sync(arun(spec, cluster, listener))
 

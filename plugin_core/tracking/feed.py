@@ -11,7 +11,8 @@ from plugin_core.errors import FencedError, SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, index_of
 from plugin_core.specs.json_values import is_number
-from plugin_core.specs.results import AnyResult
+from plugin_core.specs.results import StepResult
+from plugin_core.specs.step_kinds import step_kind
 from plugin_core.tracking.backend import Backend, Entry, numbers
 
 #: Seconds between two looks at the journal; a tracker that failed is asked again after longer and longer.
@@ -22,9 +23,9 @@ BATCH = 500
 logger = logging.getLogger(__name__)
 
 
-def final_metrics(result: AnyResult) -> dict[str, Any] | None:
+def final_metrics(result: StepResult) -> dict[str, Any] | None:
     """The metrics of a step that reports nothing on its way."""
-    return result.metrics if result.kind in ("evaluate", "batch_infer") else None
+    return None if step_kind(result.kind).reports else result.metrics
 
 
 class Feed:

@@ -54,9 +54,7 @@ class MLflowBackend(Backend):
             run = self._client.get_run(given)
             owner = run.data.tags.get("raytrain.run", self.subject.rundir.uri)
             if owner != self.subject.rundir.uri:
-                raise SpecError(
-                    f"tracking.mlflow.run_id: given {given!r}, which belongs to {owner}; accepted is one of nobody"
-                )
+                raise SpecError(f"tracking.mlflow.run_id: got {given!r}, which belongs to {owner}; expected one of nobody")
             self.subject.keep("mlflow", {"run_id": given})
             return run
         if kept:
@@ -100,7 +98,7 @@ class MLflowBackend(Backend):
                 found = self._client.get_experiment_by_name(name)  # another run was first
         if found.lifecycle_stage == "deleted":
             raise SpecError(
-                f"tracking.mlflow.experiment_name: given {name!r}, which is deleted; accepted is another,"
+                f"tracking.mlflow.experiment_name: got {name!r}, which is deleted; expected another,"
                 " or this one once it is restored"
             )
         return str(found.experiment_id)

@@ -17,10 +17,10 @@ def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
     """
     spec, result, attempt = rundir.read_spec(), rundir.result(), rundir.outermost.latest()
     if not spec.tracking:
-        raise SpecError(f"tracking: none in the spec of {rundir.uri}; accepted is a run with trackers")
+        raise SpecError(f"tracking: none in the spec of {rundir.uri}; expected a run with trackers")
     end = rundir.outermost.end(attempt) if attempt else None
     if result is None and end is None and rundir.is_outermost:
-        raise SpecError(f"run: given {rundir.uri!r}, which goes on or was lost; accepted is one that is over")
+        raise SpecError(f"run: got {rundir.uri!r}, which goes on or was lost; expected one that is over")
     context = StepContext(spec, rundir, attempt, {}, lambda phase: None)
     links = {}
     with tracked(context) as feeds:

@@ -26,7 +26,7 @@ from plugin_core.tracking.subject import ORIGIN, Subject
 
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
-    from plugin_core.specs.results import AnyResult
+    from plugin_core.specs.results import StepResult
 
 #: tracker (also its module here, and the extra that installs it) → the package it needs
 PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
@@ -136,7 +136,7 @@ def tracked(context: StepContext) -> Iterator[Feeds]:
         _open.discard(feeds)
 
 
-def with_tracking(result: AnyResult, feeds: Feeds) -> AnyResult:
+def with_tracking(result: StepResult, feeds: Feeds) -> StepResult:
     """The result with the links to its tracking runs, and what they miss."""
     feeds.end("finished", metrics=final_metrics(result))
     for warning in feeds.warnings:

@@ -38,7 +38,7 @@ class Subject:
 
     @classmethod
     def of(cls, context: StepContext) -> Subject:
-        rundir, kind = context.rundir, str(context.spec.kind)  # type: ignore[attr-defined]
+        rundir, kind = context.rundir, str(context.spec.kind)
         origin = _read(rundir.outermost, ORIGIN)
         tags = {"raytrain.run": rundir.uri, "raytrain.kind": kind, "raytrain.attempt": str(context.attempt)}
         tags |= {f"raytrain.{name}": str(value) for name, value in origin.items()}

@@ -335,9 +335,9 @@ def test_dag_test_runs_the_whole_task_without_scheduler_or_triggerer(scenario: M
 
 BAD = {
     "closes_over": "the captured object 'connection' of type Unpicklable",
-    "no_connection": "ray_conn_id: given 'nowhere', and there is no such connection",
-    "wrong_type": "ray_conn_id: given 'a_web_server', a connection of type 'http'; accepted is one of type 'rayjobs'",
-    "wrong_token": "answers 403 to the token given; accepted is the cluster's Ray auth token",
+    "no_connection": "ray_conn_id: got 'nowhere', and there is no such connection",
+    "wrong_type": "ray_conn_id: got 'a_web_server', a connection of type 'http'; expected one of type 'rayjobs'",
+    "wrong_token": "answers 403 to the token given; expected the cluster's Ray auth token",
     "nonsense": "num_workers",
 }
 

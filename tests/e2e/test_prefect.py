@@ -174,9 +174,9 @@ def _materialised(client: SyncPrefectClient) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("what", "sentence"),
     [
-        ("no spec", "SpecError: spec: given int; accepted is a mapping of fields"),
-        pytest.param("another kind", "SpecError: kind: given 'evaluate'; accepted here is TrainSpec", marks=slow),
-        pytest.param("an address", "SpecError: cluster: given 'http://127.0.0.1:8265'; accepted", marks=slow),
+        ("no spec", "SpecError: spec: got int; expected a mapping of fields"),
+        pytest.param("another kind", "SpecError: kind: got 'evaluate'; expected TrainSpec", marks=slow),
+        pytest.param("an address", "SpecError: cluster: got 'http://127.0.0.1:8265'; expected", marks=slow),
         ("wrong token", "ClusterRefusedError: "),
         pytest.param("no pickle", "PayloadError: ", marks=slow),
     ],

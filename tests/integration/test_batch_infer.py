@@ -189,13 +189,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     made = home.location.child("checkpoint_1")
     made.child("model").write(b"m")
     for fields, words in (
-        ({"output_path": str(tmp_path / "out")}, "output_path: given"),
-        ({"key_column": "id"}, "key_column: given 'id', which"),
+        ({"output_path": str(tmp_path / "out")}, "output_path: got"),
+        ({"key_column": "id"}, "key_column: got 'id', which"),
         (
             {"checkpoint": made.uri, "framework": "torch"},
-            "which a training with framework 'xgboost' made; accepted is one of framework 'torch'",
+            "which a training with framework 'xgboost' made; expected one of framework 'torch'",
         ),
-        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: given with output_format 'csv'"),
+        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: got with output_format 'csv'"),
     ):
         with pytest.raises(SpecError) as caught:
             run(spec(tmp_path, fields.pop("checkpoint", checkpoint), rows, **fields), cluster)
@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 def test_a_predictor_that_loses_rows_is_told_where_rows_count(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
-    with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; accepted is one row for each"):
+    with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; expected one row for each"):
         run(spec(tmp_path, checkpoint, rows, predictor=Halver, preserve_rows=True), cluster)
     dropped = run(
         spec(tmp_path, checkpoint, rows, predictor=Halver, run_config=RunConfig(name="h", storage_path=str(tmp_path))),

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from plugin_core.clusters.local_head import Head
-from plugin_core.specs.results import parse_result
+from plugin_core.specs.parse import parse_result
 from tests.chaos.tools import wait_until
 
 CODE = """
@@ -63,11 +63,11 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "none.yaml"), "spec file: given 'none.yaml'"),
-        (("run", "bad.yaml"), "SpecError: frobnicate: unknown field, given 1; accepted are"),
-        (("run", "answer.yaml", "--storage", "ftp://x"), "storage_path: given 'ftp://x'; accepted are a local path"),
+        (("run", "none.yaml"), "spec file: got 'none.yaml'"),
+        (("run", "bad.yaml"), "SpecError: frobnicate: unknown field, got 1; expected"),
+        (("run", "answer.yaml", "--storage", "ftp://x"), "storage_path: got 'ftp://x'; expected a local path"),
         (("run", "answer.yaml", "--address", "http://127.0.0.1:9"), "cannot be reached"),
-        (("run", "answer.yaml", "--address", "nonsense"), "address: given 'nonsense'; accepted is a URL"),
+        (("run", "answer.yaml", "--address", "nonsense"), "address: got 'nonsense'; expected a URL"),
         (("result", "none"), "there is no run"),
         (("status", "none"), "there is no run"),
         (("cancel", "none"), "there is no run"),

@@ -56,7 +56,7 @@ def test_each_format_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_huggingface_did_not_write_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"holds no state\.json that names files; accepted for the format huggingface"):
+    with pytest.raises(SpecError, match=r"holds no state\.json that names files; expected for the format huggingface"):
         rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
 
 
@@ -143,5 +143,5 @@ def test_what_makes_no_preprocessor_is_told(tmp_path: Path) -> None:
         preprocessor=lambda: "scaler",
         run_config=RunConfig(name="wrong", storage_path=str(tmp_path)),
     )
-    with pytest.raises(SpecError, match="preprocessor: given a function that returns str; accepted is one that returns a"):
+    with pytest.raises(SpecError, match="preprocessor: got a function that returns str; expected one that returns a"):
         execute(spec)

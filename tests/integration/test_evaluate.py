@@ -123,20 +123,20 @@ def mean_squares(checkpoint: Any, dataset: Any) -> dict[str, Any]:
         (
             {"prediction_column": "guess"},
             SpecError,
-            "prediction_column: given 'guess', which the predictor does not return",
+            "prediction_column: got 'guess', which the predictor does not return",
         ),
         (
             {"score_column": "q"},
             SpecError,
-            "score_column: given 'q', which the predictor does not return; accepted are row",
+            "score_column: got 'q', which the predictor does not return; expected row",
         ),
         (
             {"thresholds": {"acuracy": {"min": 0.5}}},
             SpecError,
-            "thresholds: given 'acuracy', which the evaluation does not",
+            "thresholds: got 'acuracy', which the evaluation does not",
         ),
-        ({"label_column": "y"}, SpecError, "label_column: given 'y', which"),
-        ({"slices": ["row"]}, SpecError, "slices: given 'row', which has 1120 values; accepted are up to 1000"),
+        ({"label_column": "y"}, SpecError, "label_column: got 'y', which"),
+        ({"slices": ["row"]}, SpecError, "slices: got 'row', which has 1120 values; expected up to 1000"),
     ],
 )
 @pytest.mark.slow

@@ -204,9 +204,7 @@ def test_a_label_column_that_is_not_in_the_data_is_told_before_a_worker_starts(
 ) -> None:
     spec = example(name).SPEC
     update = {"label_column": "targt", "run_config": RunConfig(name="label", storage_path=str(tmp_path))}
-    with pytest.raises(
-        SpecError, match="label_column: given 'targt', which dataset 'train' has not; accepted is one of mean"
-    ):
+    with pytest.raises(SpecError, match="label_column: got 'targt', which dataset 'train' has not; expected one of mean"):
         execute(spec.model_copy(update=update))
 
 

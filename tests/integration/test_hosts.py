@@ -106,7 +106,7 @@ def test_a_path_that_only_some_hosts_see_is_refused_with_the_way_out(hosts: Host
     hidden.mkdir()
     hosts.hide(2, hidden)
     with pytest.raises(
-        SpecError, match=rf"which {hosts.ip(2)} of the cluster's 3 nodes cannot see; accepted is a path that all"
+        SpecError, match=rf"which {hosts.ip(2)} of the cluster's 3 nodes cannot see; expected a path that all"
     ):
         run(spec_at(str(hidden)), hosts.cluster())
     assert RunDir.at(str(hidden / "hosts")).result() is None

@@ -198,5 +198,5 @@ def test_a_retraining_without_a_gate_is_refused(tmp_path: Path) -> None:
     gateless = Evaluation(evaluate=quality, dataset=str(tmp_path / "test.parquet"))
     with pytest.raises(SpecError, match=r"evaluate.must_beat: missing; a retraining needs thresholds or must_beat"):
         spec(tmp_path, "x", evaluate=gateless)
-    with pytest.raises(SpecError, match="model: given 'a/b'; accepted are"):
+    with pytest.raises(SpecError, match="model: got 'a/b'; expected"):
         spec(tmp_path, "x", model="a/b")

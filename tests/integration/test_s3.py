@@ -106,7 +106,7 @@ def refused(tmp_path: Path, uri: str, words: str) -> None:
         with pytest.raises(SpecError) as told:
             run(spec, cluster)
         assert cluster.submits == 0
-    assert told.value.message.startswith(f"run_config.storage_path: given '{uri}', {words}; accepted is")
+    assert told.value.message.startswith(f"run_config.storage_path: got '{uri}', {words}; expected")
     assert "word" not in told.value.message.replace(words, "")
 
 

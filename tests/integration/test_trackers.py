@@ -107,14 +107,12 @@ def test_mlflow_takes_metrics_of_any_name_and_number(server: str, tmp_path: Path
 def test_mlflow_says_what_it_cannot_log_into(server: str, tmp_path: Path) -> None:
     client = mlflow.MlflowClient(server)
     client.delete_experiment(client.create_experiment("gone"))
-    with pytest.raises(SpecError, match=r"tracking.mlflow.experiment_name: given 'gone', which is deleted"):
+    with pytest.raises(SpecError, match=r"tracking.mlflow.experiment_name: got 'gone', which is deleted"):
         replay(finished(tmp_path, MLflow(tracking_uri=server, experiment_name="gone")))
     first = finished(tmp_path, MLflow(tracking_uri=server), "first")
     replay(first)
     second = finished(tmp_path, MLflow(tracking_uri=server, run_id=run_id_of(first)), "second")
-    with pytest.raises(
-        SpecError, match=f"tracking.mlflow.run_id: given '{run_id_of(first)}', which belongs to {first.uri}"
-    ):
+    with pytest.raises(SpecError, match=f"tracking.mlflow.run_id: got '{run_id_of(first)}', which belongs to {first.uri}"):
         replay(second)
     (port,) = free_ports(1)
     with pytest.raises(InfrastructureError, match=r"tracking.mlflow: cannot be reached"):

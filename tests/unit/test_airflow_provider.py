@@ -108,25 +108,25 @@ def test_a_search_and_a_retraining_take_specs_and_promote_the_next_step(fake: Fa
     version = promote.execute({"ti": task_instance(task_id="promote")})
     assert (version["version"], version["checkpoint"]) == (1, found["best"]["checkpoint"]["uri"])
     refused = PromoteModelOperator(task_id="promote", result="/nowhere", name="m/n")
-    with pytest.raises(AirflowFailException, match="SpecError: name: given 'm/n'"):
+    with pytest.raises(AirflowFailException, match="SpecError: name: got 'm/n'"):
         refused.execute({"ti": task_instance(task_id="promote")})
 
 
 def test_a_spec_together_with_fields_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"spec: given together with framework, train_loop_per_worker; accepted is one"):
+    with pytest.raises(SpecError, match=r"spec: got together with framework, train_loop_per_worker; expected one"):
         train_operator(spec={"framework": "torch"})
 
 
 def test_a_wrong_field_is_refused_before_anything_is_submitted_and_not_retried(fake: FakeCluster) -> None:
     operator = train_operator(ray_conn_id="fake", scaling_config={"num_workers": 0})
-    with pytest.raises(AirflowFailException, match=r"SpecError: scaling_config.*num_workers: given 0"):
+    with pytest.raises(AirflowFailException, match=r"SpecError: scaling_config.*num_workers: got 0"):
         operator.execute({"ti": task_instance()})
     assert fake.jobs == {}
 
 
 def test_a_spec_of_another_kind_is_refused(fake: FakeCluster) -> None:
     operator = RayEvaluateOperator(task_id="evaluate", spec=TrainSpec(train_loop_per_worker=loop), ray_conn_id="fake")
-    with pytest.raises(AirflowFailException, match="kind: given 'train'; accepted here is EvaluateSpec"):
+    with pytest.raises(AirflowFailException, match="kind: got 'train'; expected EvaluateSpec"):
         operator.execute({"ti": task_instance()})
 
 
@@ -262,11 +262,11 @@ def test_a_decorated_functions_config_may_stand_in_the_decorator_or_be_its_defau
 
 
 def test_what_a_decorated_function_cannot_take_is_refused(fake: FakeCluster) -> None:
-    with pytest.raises(SpecError, match=r"train_loop_config: given to @task\.ray_train and in the call; accepted is one"):
+    with pytest.raises(SpecError, match=r"train_loop_config: got to @task\.ray_train and in the call; expected one"):
         decorated(({},), train_loop_config={"epochs": 3})
-    with pytest.raises(SpecError, match=r"spec: given to @task\.ray_train"):
+    with pytest.raises(SpecError, match=r"spec: got to @task\.ray_train"):
         decorated(spec={"framework": "torch"})
-    with pytest.raises(AirflowFailException, match=r"train_loop_config: given int in the call; accepted is a mapping"):
+    with pytest.raises(AirflowFailException, match=r"train_loop_config: got int in the call; expected a mapping"):
         decorated((5,)).execute({"ti": task_instance()})
 
 

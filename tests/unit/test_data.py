@@ -46,12 +46,12 @@ def test_rows_that_belong_together_stay_together() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 1.5])
 def test_a_share_that_is_none_is_refused(size: float) -> None:
-    with pytest.raises(SpecError, match=r"split\.test_size: given"):
+    with pytest.raises(SpecError, match=r"split\.test_size: got"):
         DatasetConfig(path="x.parquet", split={"part": "test", "test_size": size})
 
 
 def test_an_unknown_format_is_told() -> None:
-    with pytest.raises(SpecError, match="format: given 'parket'"):
+    with pytest.raises(SpecError, match="format: got 'parket'"):
         DatasetConfig(path="x", format="parket")
 
 
@@ -86,14 +86,14 @@ class TestRefusedBeforeASubmit:
 
     def test_an_empty_dataset(self, tmp_path: Path) -> None:
         self.refused(
-            r"datasets\.train: given '.*rows\.csv', which is empty; accepted is at least one row",
+            r"datasets\.train: got '.*rows\.csv', which is empty; expected at least one row",
             tmp_path,
             datasets={"train": self.rows(tmp_path, 0)},
         )
 
     def test_fewer_rows_than_workers(self, tmp_path: Path) -> None:
         self.refused(
-            r"datasets\.train: given '.*', which has 3 rows; accepted are at least 4, one for each worker",
+            r"datasets\.train: got '.*', which has 3 rows; expected at least 4, one for each worker",
             tmp_path,
             datasets={"train": self.rows(tmp_path, 3)},
             scaling_config=ScalingConfig(num_workers=4),
@@ -106,7 +106,7 @@ class TestRefusedBeforeASubmit:
 
     def test_a_missing_column(self, tmp_path: Path) -> None:
         dataset = {"path": self.rows(tmp_path, 3), "columns": ["a", "z"]}
-        words = r"datasets\.train\.columns: given 'z', which .*rows\.csv has not; accepted are a, b"
+        words = r"datasets\.train\.columns: got 'z', which .*rows\.csv has not; expected a, b"
         self.refused(words, tmp_path, datasets={"train": dataset})
 
     def test_an_evaluation_of_nothing(self, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ class TestRefusedBeforeASubmit:
             label_column="a",
             run_config={"name": "e", "storage_path": str(tmp_path)},
         )
-        with pytest.raises(SpecError, match=r"dataset: given '.*', which is empty"):
+        with pytest.raises(SpecError, match=r"dataset: got '.*', which is empty"):
             check_functions_and_data(spec, here=True)
 
     def checkpoint(self, tmp_path: Path) -> Path:
@@ -128,14 +128,14 @@ class TestRefusedBeforeASubmit:
         return folder
 
     def test_a_deleted_checkpoint(self, tmp_path: Path) -> None:
-        words = r"resume_from: given '.*/gone', where there is nothing \(any more\); accepted is a checkpoint that is kept"
+        words = r"resume_from: got '.*/gone', where there is nothing \(any more\); expected a checkpoint that is kept"
         self.refused(words, tmp_path, resume_from=str(tmp_path / "gone"))
 
     def test_a_damaged_checkpoint(self, tmp_path: Path) -> None:
         folder = self.checkpoint(tmp_path)
         (folder / ".manifest").mkdir()
         (folder / ".manifest" / "00000.json").write_text('{"files": {"model.bin": [400, 1]}}')
-        words = r"resume_from: given '.*/champion', which is damaged \(model\.bin has 4 bytes, of 400\)"
+        words = r"resume_from: got '.*/champion', which is damaged \(model\.bin has 4 bytes, of 400\)"
         self.refused(words, tmp_path, resume_from=str(folder))
 
     def test_a_checkpoint_on_a_path_of_the_clusters_is_left_to_it(self, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ class TestRefusedBeforeASubmit:
     [
         ([{"acc": 0.5}, {"acc": 0.7}], []),
         ([{"val": {"acc": 0.5}}], ["val/acc"]),
-        ([{"loss": 1.0}, {"loss": 0.5}], ["given 'acc', which no checkpoint's report has; accepted is one of loss"]),
+        ([{"loss": 1.0}, {"loss": 0.5}], ["got 'acc', which no checkpoint's report has; expected one of loss"]),
         ([{"acc": 0.5}, {"acc": None}], ["1 of 2 checkpoints have no number as 'acc' and rank last"]),
     ],
 )

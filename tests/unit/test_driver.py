@@ -162,7 +162,7 @@ def test_the_copies_of_the_users_modules_are_on_the_path_for_the_attempt_alone(t
 
     with pytest.raises(InfrastructureError, match="no Ray here"):
         driver.run_attempt(rundir, 1, connect, lambda error, elapsed_s: None)
-    assert len(during) == 2, "the copy, and what was copied"
+    assert "raytrain-code-" in during[0]
     assert during[0] not in sys.path
 
 

@@ -25,32 +25,32 @@ DECLARED = {"params": {}, "label_column": "y", "datasets": DATA, "train_loop_per
 ZERO = {"zero_optimization": {"stage": 3}}
 
 BAD = {
-    "unknown": ({"framework": "lightening"}, "framework: given 'lightening'; accepted are torch, lightning, "),
+    "unknown": ({"framework": "lightening"}, "framework: got 'lightening'; expected torch, lightning, "),
     "close": ({"framework": "lightening"}, "did you mean 'lightning'?"),
     "DeepSpeed's JSON without DeepSpeed": (
         {"framework": "tensorflow", "deepspeed_config": ZERO},
-        "deepspeed_config: given with framework 'tensorflow'; accepted is it with lightning, transformers, accelerate,"
+        "deepspeed_config: got it with framework 'tensorflow'; only valid with lightning, transformers, accelerate,"
         " deepspeed",
     ),
     "TensorFlow's switch elsewhere": (
         {"tensorflow_config": {"legacy_keras": False}},
-        "tensorflow_config: given with framework 'torch'; accepted is it with tensorflow",
+        "tensorflow_config: got it with framework 'torch'; only valid with tensorflow",
     ),
     "early stop of a network": (
         {"early_stopping_rounds": 3},
-        "early_stopping_rounds: given with framework 'torch'; accepted is it with xgboost, lightgbm",
+        "early_stopping_rounds: got it with framework 'torch'; only valid with xgboost, lightgbm",
     ),
     "ZeRO stage 4": (
         {"framework": "deepspeed", "deepspeed_config": {"zero_optimization": {"stage": 4}}},
-        "deepspeed_config.zero_optimization.stage: given 4; accepted are 0, 1, 2, 3",
+        "deepspeed_config.zero_optimization.stage: got 4; expected 0, 1, 2, 3",
     ),
     "ZeRO by its number alone": (
         {"framework": "deepspeed", "deepspeed_config": {"zero_optimization": 3}},
-        "deepspeed_config.zero_optimization: given 3; accepted is a mapping",
+        "deepspeed_config.zero_optimization: got 3; expected a mapping",
     ),
     "two half precisions": (
         {"framework": "deepspeed", "deepspeed_config": {"fp16": {"enabled": True}, "bf16": {"enabled": True}}},
-        "deepspeed_config: given fp16 and bf16, both enabled; accepted is one of them",
+        "deepspeed_config: got fp16 and bf16, both enabled; expected one of them",
     ),
     "batches that do not add up": (
         {
@@ -58,12 +58,12 @@ BAD = {
             "deepspeed_config": {"train_batch_size": 100, "train_micro_batch_size_per_gpu": 16},
             "scaling_config": {"num_workers": 2},
         },
-        "deepspeed_config.train_batch_size: given 100; accepted is 32, which is train_micro_batch_size_per_gpu 16 ×"
+        "deepspeed_config.train_batch_size: got 100; expected 32, which is train_micro_batch_size_per_gpu 16 ×"
         " gradient_accumulation_steps 1 × 2 workers",
     ),
     "DeepSpeed's JSON twice": (
         {"framework": "deepspeed", "deepspeed_config": ZERO, "train_loop_config": {"deepspeed_config": ZERO}},
-        "deepspeed_config: given in train_loop_config too; accepted is it in one place",
+        "deepspeed_config: got it in train_loop_config too; expected it in one place",
     ),
     "objective without labels": (
         {"framework": "lightgbm", **DECLARED, "params": {"objective": "binary"}, "label_column": None},
@@ -75,14 +75,14 @@ BAD = {
     ),
     "rounds among the parameters": (
         {"framework": "lightgbm", **DECLARED, "params": {"num_iterations": 5}},
-        "params.num_iterations: given; accepted is it as the field num_boost_round of the spec",
+        "params.num_iterations: set it as the field num_boost_round of the spec instead",
     ),
     "early stop by nothing": (
         {"framework": "xgboost", **DECLARED, "early_stopping_rounds": 3},
-        "early_stopping_rounds: given 3 without a dataset beside 'train'; accepted is it with one to evaluate on",
+        "early_stopping_rounds: got 3 with no dataset beside 'train'; expected another one to evaluate on",
     ),
-    "seed": ({"seed": -1}, "seed: given -1; accepted is: input should be greater than or equal to 0"),
-    "backend": ({"torch_config": {"backend": "mpi"}}, "torch_config.backend: given 'mpi'; accepted is: input should be"),
+    "seed": ({"seed": -1}, "seed: got -1; expected a value greater than or equal to 0"),
+    "backend": ({"torch_config": {"backend": "mpi"}}, "torch_config.backend: got 'mpi'; expected 'nccl'"),
 }
 
 
@@ -99,11 +99,11 @@ def test_a_package_that_is_missing_or_too_old_is_told_with_the_pip_command(monke
     with pytest.raises(SpecError) as caught:
         require("framework", "gone", "no_such_package", "gone")
     assert caught.value.message == (
-        "framework: given 'gone', whose package no_such_package is not installed on the cluster;"
+        "framework: got 'gone', whose package no_such_package is not installed on the cluster;"
         " pip install 'ray-train-workflows[gone]'"
     )
     monkeypatch.setattr(metadata, "version", lambda name: {"lightgbm": "3.3.5"}[name])
-    with pytest.raises(SpecError, match=r"whose package lightgbm is 3.3.5 on the cluster; accepted is 4.5 or newer; pip"):
+    with pytest.raises(SpecError, match=r"whose package lightgbm is 3.3.5 on the cluster; expected 4.5 or newer; pip"):
         require_packages(TrainSpec(framework="lightgbm", train_loop_per_worker=LOOP))
 
 
@@ -146,7 +146,7 @@ def test_a_worker_that_trains_alone_fails_with_what_to_change() -> None:
     with pytest.raises(world.WorldError) as caught:
         world.check("lightgbm", 2)
     assert caught.value.message.startswith(
-        "scaling_config.num_workers: given 2, but each worker trains alone: LightGBM was given no network parameters;"
+        "scaling_config.num_workers: got 2, but each worker trains alone: LightGBM was given no network parameters;"
         " what joins them: params ="
     )
     assert isinstance(classify(caught.value), UserCodeError)
@@ -261,5 +261,5 @@ def test_a_warm_start_boosts_all_its_rounds_on_top(tmp_path: Path, monkeypatch: 
 def test_an_early_stop_needs_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Library(tmp_path, monkeypatch)
     rounds = trees.Rounds({"num_boost_round": 2, "checkpoint_frequency": 1, "early_stopping_rounds": 1}, "model")
-    with pytest.raises(ValueError, match="early_stopping_rounds: given 1, but params name no metric to go by"):
+    with pytest.raises(ValueError, match="early_stopping_rounds: got 1, but params name no metric to go by"):
         rounds.after_round({}, False, lambda file, first: None)

@@ -79,7 +79,7 @@ def test_a_function_that_cannot_be_pickled_names_the_captured_object() -> None:
         lock.acquire()
 
     with pytest.raises(
-        PayloadError, match=r"train_loop_per_worker: given the function .*loop.*captured object 'lock' of type"
+        PayloadError, match=r"train_loop_per_worker: got the function .*loop.*captured object 'lock' of type"
     ):
         functions.pickle_functions({"train_loop_per_worker": loop})
 
@@ -125,7 +125,7 @@ def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
 def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.py").write_text("def loop(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PayloadError, match=r"train_loop_per_worker: given 'broken:loop'.*broken.py"):
+    with pytest.raises(PayloadError, match=r"train_loop_per_worker: got 'broken:loop'.*broken.py"):
         functions.check_reference("train_loop_per_worker", "broken:loop", must_exist=True)
 
 

@@ -171,7 +171,7 @@ def test_a_head_that_does_not_start_is_explained_and_deleted(
 
 def test_kubernetes_without_kuberay_is_told(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
     kubernetes.knows_kuberay = False
-    with pytest.raises(ClusterRefusedError, match=r"knows no rayclusters\.ray\.io/v1; accepted is one with KubeRay"):
+    with pytest.raises(ClusterRefusedError, match=r"knows no rayclusters\.ray\.io/v1; expected one with KubeRay"):
         run(spec_at(tmp_path), cluster)
 
 
@@ -204,12 +204,12 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "Train_1", "settings": SETTINGS}, "name: given 'Train_1'; accepted are up to 39 small letters"),
-        ({"name": "t" * 40, "settings": SETTINGS}, "accepted are up to 39 small letters"),
-        ({"name": "t", "address": "http://{head}:1"}, "address: given 'http://{head}:1'; accepted is a URL, in which"),
-        ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: given beside settings; accepted is one of them"),
-        ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: given one of kind 'RayJob'; accepted is one RayCluster"),
-        ({"name": "t", "manifest": "none.yaml"}, "manifest: given 'none.yaml'; it cannot be read"),
+        ({"name": "Train_1", "settings": SETTINGS}, "name: got 'Train_1'; expected up to 39 small letters"),
+        ({"name": "t" * 40, "settings": SETTINGS}, "expected up to 39 small letters"),
+        ({"name": "t", "address": "http://{head}:1"}, "address: got 'http://{head}:1'; expected a URL, in which"),
+        ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: got beside settings; expected one of them"),
+        ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: got one of kind 'RayJob'; expected one RayCluster"),
+        ({"name": "t", "manifest": "none.yaml"}, "manifest: got 'none.yaml'; it cannot be read"),
         ({"name": "t", "settings": SETTINGS, "on_failure": "stay"}, "on_failure: got 'stay'; expected 'delete' or"),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_wrong_token_is_refused_and_leaves_no_cluster(
 
 
 def test_a_missing_kubeconfig_is_told(tmp_path: Path, cluster: KubeRayCluster) -> None:
-    with pytest.raises(SpecError, match="kubeconfig: given '/nowhere'"):
+    with pytest.raises(SpecError, match="kubeconfig: got '/nowhere'"):
         run(spec_at(tmp_path), replace(cluster, kubeconfig="/nowhere"))
 
 

@@ -139,7 +139,7 @@ def test_a_folder_is_gone_after_a_report_and_stays_for_an_upload_that_goes_on(ru
 
 
 def test_a_wrong_upload_is_told(run: Run) -> None:
-    with pytest.raises(ValueError, match="upload: given 'later'; accepted are sync, async"):
+    with pytest.raises(ValueError, match="upload: got 'later'; expected sync, async"):
         upload.report({}, lambda folder: None, "later")  # type: ignore[arg-type]
 
 

@@ -64,7 +64,7 @@ def test_damage_is_found_on_storage_and_told(
     with pytest.raises(SpecError) as caught, CheckpointRef(uri=str(checkpoint)).as_directory():
         pass
     assert caught.value.message == (
-        f"checkpoint: given {str(checkpoint)!r}, which is damaged ({told}); accepted is a checkpoint as it was written"
+        f"checkpoint: got {str(checkpoint)!r}, which is damaged ({told}); expected a checkpoint as it was written"
     )
 
 

@@ -161,7 +161,7 @@ def test_a_folder_with_other_data_or_of_another_run_is_refused(tmp_path: Path) -
     root = Location.of(str(tmp_path / "out"))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.csv").write_text("x")
-    with pytest.raises(SpecError, match=r"output_path: given .*/out', which holds other data \(precious.csv\)"):
+    with pytest.raises(SpecError, match=r"output_path: got .*/out', which holds other data \(precious.csv\)"):
         claim_output(root, Location.of("/runs/one"))
     (tmp_path / "out" / "precious.csv").unlink()
     claim_output(root, Location.of("/runs/one"))

@@ -158,7 +158,7 @@ def no_claims(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_two_steps_under_one_key_in_a_flow_run_are_refused_naming_both(epochs: int) -> None:
     identity.named(training(train_loop_config={"epochs": 1}), "fit", call("train-0"))
-    with pytest.raises(SpecError, match=r"key: given 'fit' for the task run 'train-1', but .* task run 'train-0'"):
+    with pytest.raises(SpecError, match=r"key: got 'fit' for the task run 'train-1', but .* task run 'train-0'"):
         identity.named(training(train_loop_config={"epochs": epochs}), "fit", call("train-1"))
 
 
@@ -188,7 +188,7 @@ def test_newer_code_has_the_same_name_so_that_the_job_which_lives_is_found() -> 
 @pytest.mark.usefixtures("no_claims")
 def test_two_steps_that_differ_in_their_code_alone_need_a_key_each() -> None:
     identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call("train-0"))
-    with pytest.raises(SpecError, match=r"run_config\.name: given .* accepted is a key of its own for each"):
+    with pytest.raises(SpecError, match=r"run_config\.name: got .* expected a key of its own for each"):
         identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("train-1"))
 
 

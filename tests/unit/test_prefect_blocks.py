@@ -58,12 +58,12 @@ def test_fields_of_kuberay_give_a_cluster_of_each_runs_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({}, "address: given nothing; accepted is one of address, a URL like http://host:8265, local=True for the"),
-        ({"address": ""}, "address: given nothing"),
-        ({"address": "http://x:1", "local": True}, "address: given address and local; accepted is one of"),
-        ({"kuberay": {"name": "t", "sise": 1}}, "kuberay.sise: unknown field; accepted are name, manifest"),
-        ({"kuberay": {"name": "t", "settings": {"workers": 2}}}, "kuberay.image: missing; accepted is a KubeRaySettings's"),
-        ({"address": "ray://x:10001"}, "address: given 'ray://x:10001'; accepted is a URL like http://host:8265"),
+        ({}, "address: got nothing; expected one of address, a URL like http://host:8265, local=True for the"),
+        ({"address": ""}, "address: got nothing"),
+        ({"address": "http://x:1", "local": True}, "address: got address and local; expected one of"),
+        ({"kuberay": {"name": "t", "sise": 1}}, "kuberay.sise: unknown field; expected name, manifest"),
+        ({"kuberay": {"name": "t", "settings": {"workers": 2}}}, "kuberay.image: missing; expected a KubeRaySettings's"),
+        ({"address": "ray://x:10001"}, "address: got 'ray://x:10001'; expected a URL like http://host:8265"),
     ],
 )
 def test_a_cluster_block_without_one_address_is_refused(fields: dict[str, Any], sentence: str) -> None:
@@ -78,7 +78,7 @@ def test_a_job_block_refuses_what_is_no_spec() -> None:
 
 @pytest.mark.parametrize("cluster", ["http://ray:8265", 8265])
 def test_a_cluster_that_is_none_is_refused(cluster: Any) -> None:
-    with pytest.raises(SpecError, match=r"cluster: given .*; accepted is a RayCluster block"):
+    with pytest.raises(SpecError, match=r"cluster: got .*; expected a RayCluster block"):
         Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), cluster, None, None)
 
 

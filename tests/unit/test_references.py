@@ -175,23 +175,23 @@ def test_ray_starts_from_an_environment_whose_path_has_spaces(tmp_path: Path, mo
 def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
     spec = spec_at(tmp_path / "runs")
     for name in ("../../outside", "/abs", "a/b", "", ".", "..", "x\n"):
-        with pytest.raises(SpecError, match=r"run_config\.name: given "):
+        with pytest.raises(SpecError, match=r"run_config\.name: got "):
             spec.with_name(name)
         for use in (rollback, get_model):
-            with pytest.raises(SpecError, match="name: given"):
+            with pytest.raises(SpecError, match="name: got"):
                 use(name or "..", registry=str(tmp_path))
-            with pytest.raises(SpecError, match="alias: given"):
+            with pytest.raises(SpecError, match="alias: got"):
                 use("m", name or "..", registry=str(tmp_path))
-        with pytest.raises(SpecError, match="name: given"):
+        with pytest.raises(SpecError, match="name: got"):
             promote(str(tmp_path), name, registry=str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_copy_of_a_spec_is_checked(tmp_path: Path) -> None:
     spec = spec_at(tmp_path)
-    with pytest.raises(SpecError, match=r"limits\.max_attempts: given 0"):
+    with pytest.raises(SpecError, match=r"limits\.max_attempts: got 0"):
         spec.model_copy(update={"limits": {"max_attempts": 0}})
-    with pytest.raises(SpecError, match=r"run_config\.storage_path: given 'ftp://x'"):
+    with pytest.raises(SpecError, match=r"run_config\.storage_path: got 'ftp://x'"):
         spec.model_copy(update={"run_config": {"storage_path": "ftp://x"}})
     assert spec.model_copy(update={"seed": 1}).to_json() == {**spec.to_json(), "seed": 1}
     assert spec.with_name("b").model_fields_set == spec.model_fields_set
@@ -385,7 +385,7 @@ def test_a_spec_files_name_becomes_a_name_for_the_run(tmp_path: Path) -> None:
         assert re.fullmatch(r"my_spec_1_\.g2-[0-9a-f]{10}", name)
         refused = raytrain("run", str(file), "--name", "../x", "--address", "http://127.0.0.1:9")
     assert isinstance(refused.exception, SpecError)
-    assert "run_config.name: given '../x'" in refused.exception.message
+    assert "run_config.name: got '../x'" in refused.exception.message
 
 
 def test_the_status_of_a_run_is_text(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_rollbacks_go_further_and_further_back(storage: Path, options: dict[str,
         promote(trained(storage, name), "digits", **options)
     assert rollback("digits", **options).version == 2
     assert rollback("digits", **options).version == 1
-    with pytest.raises(SpecError, match="alias: given 'champion' of 'digits', before which there was nothing"):
+    with pytest.raises(SpecError, match="alias: got 'champion' of 'digits', before which there was nothing"):
         rollback("digits", **options)
     assert promote(trained(storage, "four"), "digits", **options).version == 4
     assert rollback("digits", **options).version == 1
@@ -122,12 +122,12 @@ def test_of_many_that_move_an_alias_at_once_one_does(tmp_path: Path) -> None:
     [
         (
             lambda: promote("/nowhere/checkpoint", "digits"),
-            "checkpoint: given '/nowhere/checkpoint', where there is nothing",
+            "checkpoint: got '/nowhere/checkpoint', where there is nothing",
         ),
-        (lambda: promote("/x", "a/b"), "name: given 'a/b'; accepted are 1 to 100 letters"),
-        (lambda: promote("/x", "digits", ".."), "alias: given '..'; accepted"),
-        (lambda: promote(3, "digits"), "result: given '3'; accepted is a result, or a checkpoint's URI"),
-        (lambda: promote("/x", "digits", registry="ftp://x/y"), "registry: given 'ftp://x/y'; accepted are a local path"),
+        (lambda: promote("/x", "a/b"), "name: got 'a/b'; expected 1 to 100 letters"),
+        (lambda: promote("/x", "digits", ".."), "alias: got '..'; expected"),
+        (lambda: promote(3, "digits"), "result: got '3'; expected a result, or a checkpoint's URI"),
+        (lambda: promote("/x", "digits", registry="ftp://x/y"), "registry: got 'ftp://x/y'; expected a local path"),
     ],
 )
 def test_bad_input_is_told_before_anything_moves(call: Any, words: str, tmp_path: Path, monkeypatch: Any) -> None:

@@ -50,23 +50,23 @@ def test_a_spec_with_rays_objects_is_the_same_as_one_with_data_and_survives_json
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "param_space: given {}; accepted is at least one entry"),
-        ({"lr": {"uniform": [0, 1]}}, "param_space: given 'lr'; accepted are the fields train_loop_config, params"),
+        ({}, "param_space: got {}; expected at least one entry"),
+        ({"lr": {"uniform": [0, 1]}}, "param_space: got 'lr'; expected the fields train_loop_config, params"),
         ({"train_loop_confg": {}}, "(did you mean train_loop_config?)"),
-        ({"train_loop_config": {"lr": 0.1}}, "which varies nothing; accepted are uniform, quniform, loguniform"),
+        ({"train_loop_config": {"lr": 0.1}}, "which varies nothing; expected uniform, quniform, loguniform"),
         (
             {"train_loop_config": {"lr": {"loguniforn": [1e-4, 1]}}},
-            "param_space.train_loop_config.lr: given {'loguniforn': [0.0001, 1]}; accepted are",
+            "param_space.train_loop_config.lr: got {'loguniforn': [0.0001, 1]}; expected",
         ),
         ({"train_loop_config": {"lr": {"loguniforn": [1e-4, 1]}}}, "(did you mean loguniform?)"),
-        ({"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: given [1, 0]; accepted is a lower bound below"),
-        ({"train_loop_config": {"lr": {"uniform": [0]}}}, "lr.uniform: given [0]; accepted is [lower, upper], all numbers"),
+        ({"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: got [1, 0]; expected a lower bound below"),
+        ({"train_loop_config": {"lr": {"uniform": [0]}}}, "lr.uniform: got [0]; expected [lower, upper], all numbers"),
         (
             {"train_loop_config": {"lr": {"loguniform": [0, 1]}}},
-            "lr.loguniform: given [0, 1]; accepted is a lower bound above 0",
+            "lr.loguniform: got [0, 1]; expected a lower bound above 0",
         ),
-        ({"train_loop_config": {"lr": {"choice": []}}}, "lr.choice: given []; accepted is a list of values"),
-        ({"train_loop_config": {"lr": tune.sample_from(lambda: 1)}}, "accepted are uniform, quniform"),
+        ({"train_loop_config": {"lr": {"choice": []}}}, "lr.choice: got []; expected a list of values"),
+        ({"train_loop_config": {"lr": tune.sample_from(lambda: 1)}}, "expected uniform, quniform"),
     ],
 )
 def test_a_space_that_cannot_be_searched_is_refused_with_the_close_name(given: Any, words: str) -> None:
@@ -78,14 +78,14 @@ def test_a_space_that_cannot_be_searched_is_refused_with_the_close_name(given: A
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"scheduler": "ashaa"}, "scheduler.type: given 'ashaa'; accepted is: input should be 'fifo', 'asha'"),
+        ({"scheduler": "ashaa"}, "scheduler.type: got 'ashaa'; expected 'fifo', 'asha'"),
         ({"scheduler": "pbt"}, "scheduler.hyperparam_mutations: missing; 'pbt' needs it"),
-        ({"search_alg": "optunaa"}, "search_alg.type: given 'optunaa'"),
-        ({"mode": "maximum"}, "mode: given 'maximum'; accepted is: input should be 'max' or 'min'"),
-        ({"num_samples": 0}, "num_samples: given 0"),
+        ({"search_alg": "optunaa"}, "search_alg.type: got 'optunaa'"),
+        ({"mode": "maximum"}, "mode: got 'maximum'; expected 'max' or 'min'"),
+        ({"num_samples": 0}, "num_samples: got 0"),
         (
             {"search_alg": "optuna", "param_space": {"train_loop_config": {"lr": {"grid_search": [1, 2]}}}},
-            "param_space: given a grid_search with search_alg 'optuna'; accepted is it with 'random'",
+            "param_space: got a grid_search with search_alg 'optuna'; expected search_alg 'random'",
         ),
     ],
 )
@@ -110,13 +110,11 @@ def test_grids_multiply_the_samples() -> None:
 def test_an_option_that_a_scheduler_or_searcher_has_not_is_named() -> None:
     from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
 
-    with pytest.raises(
-        SpecError, match=r"scheduler\.graceperiod: given with 'asha'; accepted are .*did you mean grace_period\?"
-    ):
+    with pytest.raises(SpecError, match=r"scheduler\.graceperiod: got with 'asha'; expected .*did you mean grace_period\?"):
         make_scheduler(spec(scheduler={"type": "asha", "graceperiod": 1}).scheduler)
-    with pytest.raises(SpecError, match=r"search_alg\.sede: given with 'optuna'; .*did you mean seed\?"):
+    with pytest.raises(SpecError, match=r"search_alg\.sede: got with 'optuna'; .*did you mean seed\?"):
         make_searcher(spec(search_alg={"type": "optuna", "sede": 1}).search_alg)
-    with pytest.raises(SpecError, match="search_alg: given 'hyperopt', whose package is not installed on the cluster"):
+    with pytest.raises(SpecError, match="search_alg: got 'hyperopt', whose package is not installed on the cluster"):
         make_searcher(spec(search_alg="hyperopt").search_alg)
 
 

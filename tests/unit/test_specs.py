@@ -13,35 +13,35 @@ from plugin_core.errors import SpecError
 LOOP = "tests.steps_for_tests:counting_loop"
 
 BAD = {
-    "unknown field": ({"frobnicate": 1}, "frobnicate: unknown field, given 1; accepted are"),
+    "unknown field": ({"frobnicate": 1}, "frobnicate: unknown field, got 1; expected"),
     "misspelt field": ({"scaling_config": {"num_worker": 2}}, "did you mean num_workers?"),
     "wrong type": (
         {"run_config": {"failure_config": {"max_failures": "z"}}},
-        "run_config.failure_config.max_failures: given 'z'; accepted is: input should be a valid integer",
+        "run_config.failure_config.max_failures: got 'z'; expected a valid integer",
     ),
     "unknown framework": (
         {"framework": "tourch"},
-        "framework: given 'tourch'; accepted are torch, lightning, transformers",
+        "framework: got 'tourch'; expected torch, lightning, transformers",
     ),
     "close framework": ({"framework": "tourch"}, "did you mean 'torch'?"),
-    "zero workers": ({"scaling_config": {"num_workers": 0}}, "scaling_config.num_workers: given 0; accepted is a whole"),
-    "negative workers": ({"scaling_config": {"num_workers": -2}}, "scaling_config.num_workers: given -2; accepted"),
-    "bad pair": ({"scaling_config": {"num_workers": [3, 2]}}, "scaling_config.num_workers: given (3, 2); accepted"),
-    "function name": ({"train_loop_per_worker": "loop"}, "train_loop_per_worker: given 'loop'; accepted is a callable or"),
+    "zero workers": ({"scaling_config": {"num_workers": 0}}, "scaling_config.num_workers: got 0; expected a whole"),
+    "negative workers": ({"scaling_config": {"num_workers": -2}}, "scaling_config.num_workers: got -2; expected"),
+    "bad pair": ({"scaling_config": {"num_workers": [3, 2]}}, "scaling_config.num_workers: got (3, 2); expected"),
+    "function name": ({"train_loop_per_worker": "loop"}, "train_loop_per_worker: got 'loop'; expected a callable or"),
     "no function": ({"train_loop_per_worker": None}, "train_loop_per_worker: missing; framework 'torch' needs it"),
     "unknown scheme": (
         {"run_config": {"storage_path": "ftp://host/x"}},
-        "run_config.storage_path: given 'ftp://host/x'; accepted are a local path and the schemes file, s3",
+        "run_config.storage_path: got 'ftp://host/x'; expected a local path and the schemes file, s3",
     ),
     "credentials in a URI": (
         {"run_config": {"storage_path": "s3://key:secret@bucket/x"}},
-        "run_config.storage_path: given 's3://…@bucket/x'; credentials do not belong into a URI",
+        "run_config.storage_path: got 's3://…@bucket/x'; credentials do not belong into a URI",
     ),
-    "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: given 'a/b'; accepted are 1 to 128 letters"),
-    "empty name": ({"run_config": {"name": ""}}, "run_config.name: given ''; accepted are 1 to 128 letters"),
+    "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: got 'a/b'; expected 1 to 128 letters"),
+    "empty name": ({"run_config": {"name": ""}}, "run_config.name: got ''; expected 1 to 128 letters"),
     "option of another framework": (
         {"label_column": "y"},
-        "label_column: given with framework 'torch'; accepted is it with",
+        "label_column: got it with framework 'torch'; only valid with",
     ),
     "no label column": (
         {"framework": "xgboost", "params": {}, "train_loop_per_worker": None},
@@ -50,10 +50,10 @@ BAD = {
     "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing and not told by"),
     "negative resource": (
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
-        "scaling_config.resources_per_worker.CPU: given -1",
+        "scaling_config.resources_per_worker.CPU: got -1",
     ),
-    "unknown kind": ({"kind": "trane"}, "kind: given 'trane'; accepted are train, tune, evaluate, batch_infer, retrain"),
-    "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: given -1; accepted is: input should be greater"),
+    "unknown kind": ({"kind": "trane"}, "kind: got 'trane'; expected one of train, tune, evaluate, batch_infer, retrain"),
+    "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: got -1; expected a value greater"),
 }
 
 
@@ -88,12 +88,12 @@ def test_a_spec_survives_json_and_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: [1"), ("a.json", "{"), ("a.yaml", "- 1\n- 2"), ("b.yaml", "")])
 def test_a_spec_file_that_is_no_yaml_or_json_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(SpecError, match="accepted is YAML or JSON"):
+    with pytest.raises(SpecError, match="expected YAML or JSON"):
         load_spec(tmp_path / name)
 
 
 def test_a_spec_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"spec file: given .*none\.yaml.*cannot be read"):
+    with pytest.raises(SpecError, match=r"spec file: got .*none\.yaml.*cannot be read"):
         load_spec(tmp_path / "none.yaml")
 
 

@@ -94,7 +94,7 @@ def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("OUR_KEY", raising=False)
     monkeypatch.setenv("RAYTRAIN_URI_VARIABLES", "OUR_KEY,OUR_SECRET")
     with pytest.raises(
-        SpecError, match=r"storage_path: given key=\$OUR_KEY; the environment variable OUR_KEY is not set here"
+        SpecError, match=r"storage_path: got key=\$OUR_KEY; the environment variable OUR_KEY is not set here"
     ):
         place.read()
     monkeypatch.setenv("OUR_KEY", "hunter2")
@@ -148,23 +148,23 @@ def test_a_crashed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("ftp://host/x", "accepted are a local path and the schemes file, s3"),
-        ("hdfs://namenode:8020/runs", "accepted are a local path and the schemes file, s3"),
-        ("s3:///x", "accepted is s3://bucket/prefix"),
+        ("ftp://host/x", "expected a local path and the schemes file, s3"),
+        ("hdfs://namenode:8020/runs", "expected a local path and the schemes file, s3"),
+        ("s3:///x", "expected s3://bucket/prefix"),
         ("s3://k:s@b/x", "credentials do not belong into a URI"),
         (
             "s3://b/x?secret_key=hunter2",
-            r"given s3://b\?secret_key=…; a secret does not belong into a URI, accepted is the name",
+            r"got s3://b\?secret_key=…; a secret does not belong into a URI, expected the name",
         ),
-        ("s3fs://b/x?key=hunter2", r"accepted is the name of an environment variable, key=\$NAME"),
-        ("custom://b/x", r"accepted is custom://folder\?filesystem=package.module:function"),
-        ("", "accepted is a local path or a URI"),
+        ("s3fs://b/x?key=hunter2", r"expected the name of an environment variable, key=\$NAME"),
+        ("custom://b/x", r"expected custom://folder\?filesystem=package.module:function"),
+        ("", "expected a local path or a URI"),
     ],
 )
 def test_what_is_no_place_is_refused(uri: str, words: str) -> None:
     with pytest.raises(SpecError, match=words) as caught:
         Location.of(uri, "output_path")
-    assert caught.value.message.startswith("output_path: given")
+    assert caught.value.message.startswith("output_path: got")
 
 
 def test_a_file_uri_is_a_local_path() -> None:

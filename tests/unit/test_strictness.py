@@ -16,7 +16,7 @@ from plugin_core.errors import SpecError
 from plugin_core.specs import runtime_env
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import MAX_PROCESSES
-from plugin_core.specs.resources import required_bundles, together
+from plugin_core.specs.step import in_sum
 
 LOOP = "tests.steps_for_tests:counting_loop"
 TRAIN: dict[str, Any] = {"framework": "python", "train_loop_per_worker": LOOP}
@@ -62,11 +62,11 @@ def refused(data: dict[str, Any]) -> str:
     [
         ({}, "thresholds.accuracy.min: missing; a threshold without min and max is never broken"),
         ({"min": None, "max": None}, "thresholds.accuracy.min: missing"),
-        ({"min": math.nan}, "thresholds.accuracy.min: given nan; accepted is: input should be a finite number"),
-        ({"max": math.inf}, "thresholds.accuracy.max: given inf; accepted is: input should be a finite number"),
+        ({"min": math.nan}, "thresholds.accuracy.min: got nan; expected a finite number"),
+        ({"max": math.inf}, "thresholds.accuracy.max: got inf; expected a finite number"),
         ({"min": 0.9, "max": 0.1}, "thresholds.accuracy.min: got 0.9; expected at most max, which is 0.1"),
-        ({"min": "0.9"}, "thresholds.accuracy.min: given '0.9'; accepted is: input should be a valid number"),
-        ({"min": True}, "thresholds.accuracy.min: given True; accepted is: input should be a valid number"),
+        ({"min": "0.9"}, "thresholds.accuracy.min: got '0.9'; expected a valid number"),
+        ({"min": True}, "thresholds.accuracy.min: got True; expected a valid number"),
     ],
 )
 def test_a_threshold_that_is_never_broken_is_refused(threshold: Any, words: str) -> None:
@@ -76,7 +76,7 @@ def test_a_threshold_that_is_never_broken_is_refused(threshold: Any, words: str)
 @pytest.mark.parametrize("tolerance", [math.inf, -math.inf, math.nan, "1", True])
 def test_a_tolerance_that_forgives_everything_is_refused(tolerance: Any) -> None:
     comparison = {"must_beat": {"accuracy": {"tolerance": tolerance}}, "compare_to": "/runs/b/checkpoint_1"}
-    assert "must_beat.accuracy.tolerance: given" in refused({**EVALUATE, **comparison})
+    assert "must_beat.accuracy.tolerance: got" in refused({**EVALUATE, **comparison})
 
 
 @pytest.mark.parametrize(
@@ -169,33 +169,33 @@ def test_all_that_user_code_gets_is_plain_json(data: dict[str, Any], field: str)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a boolean as a number": ({**TRAIN, "limits": {"max_attempts": True}}, "limits.max_attempts: given True"),
-    "a number as a boolean": ({**TRAIN, "scaling_config": {"use_gpu": 1}}, "scaling_config.use_gpu: given 1"),
-    "text as a number": ({**TRAIN, "scaling_config": {"num_workers": "2"}}, "scaling_config.num_workers: given '2'"),
+    "a boolean as a number": ({**TRAIN, "limits": {"max_attempts": True}}, "limits.max_attempts: got True"),
+    "a number as a boolean": ({**TRAIN, "scaling_config": {"use_gpu": 1}}, "scaling_config.use_gpu: got 1"),
+    "text as a number": ({**TRAIN, "scaling_config": {"num_workers": "2"}}, "scaling_config.num_workers: got '2'"),
     "a huge number of workers": ({**TRAIN, "scaling_config": {"num_workers": 10**12}}, "whole number from 1 to 100,000"),
-    "a number of 5,000 digits": ({**TRAIN, "limits": {"max_attempts": 10**5000}}, "limits.max_attempts: given <int>"),
-    "workers as a boolean": ({**TRAIN, "scaling_config": {"num_workers": True}}, "scaling_config.num_workers: given True"),
-    "three workers' numbers": ({**TRAIN, "scaling_config": {"num_workers": [1, 2, 3]}}, "given (1, 2, 3); accepted"),
-    "an endless time-out": ({**TRAIN, "limits": {"timeout_s": math.inf}}, "limits.timeout_s: given inf"),
+    "a number of 5,000 digits": ({**TRAIN, "limits": {"max_attempts": 10**5000}}, "limits.max_attempts: got <int>"),
+    "workers as a boolean": ({**TRAIN, "scaling_config": {"num_workers": True}}, "scaling_config.num_workers: got True"),
+    "three workers' numbers": ({**TRAIN, "scaling_config": {"num_workers": [1, 2, 3]}}, "got (1, 2, 3); expected"),
+    "an endless time-out": ({**TRAIN, "limits": {"timeout_s": math.inf}}, "limits.timeout_s: got inf"),
     "no number of CPUs": (
         {**TRAIN, "scaling_config": {"resources_per_worker": {"CPU": math.nan}}},
-        "resources_per_worker.CPU: given nan",
+        "resources_per_worker.CPU: got nan",
     ),
-    "no actors": ({**INFER, "concurrency": 0}, "concurrency: given 0; accepted is a whole number"),
-    "fewer than no actors": ({**INFER, "concurrency": -1}, "concurrency: given -1"),
-    "a pool that shrinks": ({**INFER, "concurrency": [3, 1]}, "concurrency: given (3, 1); accepted is"),
-    "a pool of a million million": ({**EVALUATE, "concurrency": 10**12}, "concurrency: given 1000000000000"),
+    "no actors": ({**INFER, "concurrency": 0}, "concurrency: got 0; expected a whole number"),
+    "fewer than no actors": ({**INFER, "concurrency": -1}, "concurrency: got -1"),
+    "a pool that shrinks": ({**INFER, "concurrency": [3, 1]}, "concurrency: got (3, 1); expected"),
+    "a pool of a million million": ({**EVALUATE, "concurrency": 10**12}, "concurrency: got 1000000000000"),
     "a metric without a name": ({**TUNE, "param_space": {"seed": {"choice": [1]}}, "metric": ""}, "metric: got ''"),
     "a column without a name": ({**INFER, "key_column": " "}, "key_column: got ' '; expected a name"),
     "a column twice": ({**INFER, "partition_by": ["a", "a"]}, "partition_by: got 'a' 2 times; expected each name once"),
     "a set of columns": ({**INFER, "output_columns": {"a", "b"}}, "output_columns: got {'a', 'b'}; expected a list"),
-    "a framework that is none": ({**EVALUATE, "framework": "nope"}, "framework: given 'nope'; accepted are torch"),
+    "a framework that is none": ({**EVALUATE, "framework": "nope"}, "framework: got 'nope'; expected torch"),
     "a framework with a slip": ({**INFER, "framework": "tourch"}, "did you mean 'torch'?"),
     "a list as a metric's name": ({**EVALUATE, "must_beat": [["a"]], "compare_to": "/c"}, "must_beat: got ['a']"),
-    "a list as kind": ({**TRAIN, "kind": ["train"]}, "kind: given ['train']; accepted are train, tune"),
+    "a list as kind": ({**TRAIN, "kind": ["train"]}, "kind: got ['train']; expected one of train, tune"),
     "a number as a field": ({**TRAIN, 5: 1}, "got the key 5; expected the name of a field"),
     "a number as an inner field": ({**TRAIN, "limits": {5: 1}}, "limits: got the key 5; expected the name of a field"),
-    "no path": ({**TRAIN, "datasets": {"a": {"path": []}}}, "datasets.a.path: given []"),
+    "no path": ({**TRAIN, "datasets": {"a": {"path": []}}}, "datasets.a.path: got []"),
     "NUL in a path": ({**TRAIN, "datasets": {"a": "/a\0b.csv"}}, "has control characters in it"),
     "half a character in a path": ({**TRAIN, "datasets": {"a": "/\ud800.csv"}}, "has control characters in it"),
     "a path without an end": ({**TRAIN, "datasets": {"a": "/a" * 3000 + ".csv"}}, "of 6,004 bytes; expected at most 2,048"),
@@ -207,9 +207,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a batch inference without its output": ({**TRAIN, "datasets": {"a": {"kind": "batch_infer"}}}, "datasets.a.path"),
     "a search without its best": (
         {**EVALUATE, "checkpoint": {"kind": "tune"}},
-        "checkpoint: given {'kind': 'tune'}; the tune",
+        "checkpoint: got {'kind': 'tune'}; the tune",
     ),
-    "a seed below 0": ({**TRAIN, "datasets": {"a": {"path": "x.csv", "shuffle_seed": -1}}}, "shuffle_seed: given -1"),
+    "a seed below 0": ({**TRAIN, "datasets": {"a": {"path": "x.csv", "shuffle_seed": -1}}}, "shuffle_seed: got -1"),
     "deep resources": ({**TRAIN, "scaling_config": deep(3000)}, "scaling_config"),
 }
 
@@ -224,10 +224,10 @@ def test_a_value_is_taken_as_it_is_or_refused(case: str) -> None:
     ("sampler", "words"),
     [
         ({"uniform": [0, math.inf]}, "uniform.1: got inf, which JSON cannot hold; expected a finite number"),
-        ({"quniform": [0, 1, 0]}, "accepted is q above 0"),
-        ({"quniform": [0, 1, 0.3]}, "accepted are bounds that are multiples of q"),
-        ({"randn": [0, -1]}, "accepted is a standard deviation above 0"),
-        ({"randint": [0.5, 3]}, "accepted are whole numbers"),
+        ({"quniform": [0, 1, 0]}, "expected q above 0"),
+        ({"quniform": [0, 1, 0.3]}, "expected bounds that are multiples of q"),
+        ({"randn": [0, -1]}, "expected a standard deviation above 0"),
+        ({"randint": [0.5, 3]}, "expected whole numbers"),
         ({"randint": [0, True]}, "all numbers"),
     ],
 )
@@ -238,10 +238,10 @@ def test_a_sampler_that_ray_tune_cannot_sample_is_refused(sampler: Any, words: s
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        ({"seed": {"choice": [-5, -1]}}, "param_space.seed: a trial may take what is no training: seed: given -5"),
-        ({"seed": {"randint": [-5, -1]}}, "seed: given -5"),
-        ({"num_boost_round": {"uniform": [1, 5]}}, "num_boost_round: given 1.0"),
-        ({"scaling_config": {"num_workers": {"choice": [1, 0]}}}, "scaling_config.num_workers: given 0"),
+        ({"seed": {"choice": [-5, -1]}}, "param_space.seed: a trial may take what is no training: seed: got -5"),
+        ({"seed": {"randint": [-5, -1]}}, "seed: got -5"),
+        ({"num_boost_round": {"uniform": [1, 5]}}, "num_boost_round: got 1.0"),
+        ({"scaling_config": {"num_workers": {"choice": [1, 0]}}}, "scaling_config.num_workers: got 0"),
     ],
 )
 def test_a_space_with_a_value_that_no_trial_can_take_is_refused(space: Any, words: str) -> None:
@@ -299,7 +299,7 @@ def test_a_spec_is_checked_however_it_is_made() -> None:
         lambda: TrainSpec.model_validate_json('{"framework": "python", "train_loop_per_worker": "a:b", "seed": -1}'),
         lambda: spec.with_name("../outside"),
     ):
-        with pytest.raises(SpecError, match=r"seed: given -1|name: given '../outside'"):
+        with pytest.raises(SpecError, match=r"seed: got -1|name: got '../outside'"):
             make()
 
 
@@ -340,8 +340,8 @@ def test_no_field_of_a_spec_takes_a_number_or_text_that_is_converted() -> None:
 
 def test_what_many_workers_take_is_computed_from_their_number() -> None:
     spec = TrainSpec(**TRAIN, scaling_config=ScalingConfig(num_workers=MAX_PROCESSES))
-    assert required_bundles(spec) == [(MAX_PROCESSES, {"CPU": 1.0})]
-    assert together(required_bundles(BatchInferSpec(**{**INFER, "concurrency": (2, 5)}))) == {"CPU": 3.0, "GPU": 0.0}
+    assert spec.bundles() == [(MAX_PROCESSES, {"CPU": 1.0})]
+    assert in_sum(BatchInferSpec(**{**INFER, "concurrency": (2, 5)}).bundles()) == {"CPU": 3.0, "GPU": 0.0}
 
 
 def test_a_tune_spec_is_plain_json_however_deep() -> None:

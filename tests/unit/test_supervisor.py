@@ -240,31 +240,31 @@ class TestRefusedBeforeAnythingIsSubmitted:
         assert RunDir.of(spec).receipts() == []
 
     def test_a_cluster_that_refuses_the_connection(self, tmp_path: Path) -> None:
-        words = r"cluster: given http://127\.0\.0\.1:9, which cannot be reached"
+        words = r"cluster: got http://127\.0\.0\.1:9, which cannot be reached"
         self.refused(RayCluster("http://127.0.0.1:9"), spec_at(tmp_path), ClusterUnreachableError, words)
 
     def test_a_cluster_that_refuses_the_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
         with FakeCluster(token="right") as cluster:
             for token, said in ((None, "no token"), ("wrong", "the token given")):
-                words = rf"token: http://.* answers 401 to {said}; accepted is the cluster's Ray auth token"
+                words = rf"token: http://.* answers 401 to {said}; expected the cluster's Ray auth token"
                 self.refused(RayCluster(cluster.address, token), spec_at(tmp_path), ClusterRefusedError, words)
 
     def test_a_server_that_speaks_no_jobs_api(self, tmp_path: Path, other_server: str) -> None:
-        words = "which speaks no Ray Jobs API; accepted is the URL of a Ray dashboard"
+        words = "which speaks no Ray Jobs API; expected the URL of a Ray dashboard"
         self.refused(RayCluster(other_server), spec_at(tmp_path), ClusterRefusedError, words)
 
     def test_an_address_that_is_no_url(self) -> None:
-        with pytest.raises(SpecError, match="address: given 'localhost:8265'; accepted is a URL"):
+        with pytest.raises(SpecError, match="address: got 'localhost:8265'; expected a URL"):
             RayCluster("localhost:8265")
 
     def test_more_cpus_or_gpus_than_the_cluster_will_ever_have(self, tmp_path: Path) -> None:
         with FakeCluster(num_cpus=4) as cluster:
             many = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=5))
-            words = "scaling_config: infeasible, the step takes 5 CPU; accepted is up to 4 CPU, all that the cluster has"
+            words = "scaling_config: infeasible, the step takes 5 CPU; expected up to 4 CPU, all that the cluster has"
             self.refused(cluster, many, InfeasibleError, words)
             gpus = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=1, use_gpu=True))
-            self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; accepted is up to 0 GPU")
+            self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; expected up to 0 GPU")
 
     def test_a_step_with_datasets_that_leaves_ray_data_no_cpu(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("a\n1\n")
@@ -279,7 +279,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
 
     def test_a_missing_dataset_file(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "none.parquet")})
-        words = r"datasets\.train\.path: given '.*none\.parquet', where there is nothing"
+        words = r"datasets\.train\.path: got '.*none\.parquet', where there is nothing"
         self.refused(LocalCluster(), spec, SpecError, words)
 
     def test_a_dataset_that_is_not_its_format(self, tmp_path: Path) -> None:
@@ -291,11 +291,11 @@ class TestRefusedBeforeAnythingIsSubmitted:
         (tmp_path / "x.csv").write_text("a,b\n1,2\n")
         fields = {"framework": "xgboost", "params": {}, "label_column": "y", "train_loop_per_worker": None}
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "x.csv")}, **fields)
-        self.refused(LocalCluster(), spec, SpecError, "label_column: given 'y', which .*x.csv has not; accepted are a, b")
+        self.refused(LocalCluster(), spec, SpecError, "label_column: got 'y', which .*x.csv has not; expected a, b")
 
     def test_a_function_that_cannot_be_imported(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, train_loop_per_worker="nowhere.at_all:loop")
-        self.refused(LocalCluster(), spec, SpecError, "train_loop_per_worker: given 'nowhere.at_all:loop', which cannot be")
+        self.refused(LocalCluster(), spec, SpecError, "train_loop_per_worker: got 'nowhere.at_all:loop', which cannot be")
 
     def test_a_function_that_cannot_be_pickled(self, tmp_path: Path) -> None:
         lock = threading.Lock()
@@ -304,7 +304,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
             self.refused(cluster, spec, SpecError, "the captured object 'lock' of type lock")
 
     def test_an_evaluation_without_a_readable_checkpoint_reference(self, tmp_path: Path) -> None:
-        with pytest.raises(SpecError, match="checkpoint: given"):
+        with pytest.raises(SpecError, match="checkpoint: got"):
             EvaluateSpec(evaluate=LOOP, checkpoint={"kind": "train", "checkpoint": None})
 
 

@@ -43,12 +43,12 @@ def test_a_tracker_is_given_by_name_as_a_dict_or_as_itself_and_survives_json() -
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("mlfow", "tracking.*given.*'mlfow'"),
-        (["mlflow", MLflow()], r"tracking: given 'mlflow' 2 times; accepted is each tracker once"),
+        ("mlfow", "tracking.*got.*'mlfow'"),
+        (["mlflow", MLflow()], r"tracking: got 'mlflow' 2 times; expected each tracker once"),
         ({"type": "mlflow", "experiment": "x"}, r"experiment: unknown field.*did you mean experiment_name"),
         (
             {"type": "mlflow", "tracking_uri": "https://me:hunter2@host"},
-            r"tracking_uri: given 'https://…@host' with a password; accepted is it without",
+            r"tracking_uri: got 'https://…@host' with a password; expected a URI without it",
         ),
     ],
 )

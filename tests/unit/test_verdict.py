@@ -72,15 +72,15 @@ def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
         (
             {"thresholds": {"acuracy": {"min": 0.9}}},
             None,
-            "thresholds: given 'acuracy', which the evaluation does not return; accepted are accuracy, rows"
+            "thresholds: got 'acuracy', which the evaluation does not return; expected accuracy, rows"
             " (did you mean accuracy?)",
         ),
         (
             {"must_beat": {"auc": {"mode": "max"}}, "compare_to": "/c"},
             {"auc": 1},
-            "must_beat: given 'auc', which the evaluation does not return",
+            "must_beat: got 'auc', which the evaluation does not return",
         ),
-        ({"must_beat": ["accuracy"], "compare_to": "/c"}, {"rows": 1}, "compare_to: given 'accuracy', which the"),
+        ({"must_beat": ["accuracy"], "compare_to": "/c"}, {"rows": 1}, "compare_to: got 'accuracy', which the"),
     ],
 )
 def test_a_metric_that_there_is_not_is_named_with_the_close_one(
@@ -94,17 +94,20 @@ def test_a_metric_that_there_is_not_is_named_with_the_close_one(
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"evaluate": None}, "evaluate: accepted is exactly one of evaluate and predictor"),
-        ({"predictor": "a:b"}, "evaluate: accepted is exactly one of evaluate and predictor"),
+        ({"evaluate": None}, "evaluate: got neither or both of evaluate and predictor; expected exactly one"),
+        ({"predictor": "a:b"}, "evaluate: got neither or both of evaluate and predictor; expected exactly one"),
         (
             {"evaluate": None, "predictor": "a:b"},
-            "task: missing; accepted with predictor are 'classification', 'regression'",
+            "task: missing; predictor needs task 'classification' or 'regression'",
         ),
         ({"evaluate": None, "predictor": "a:b", "task": "regression"}, "dataset: missing; predictor needs one"),
-        ({"slices": ["region"]}, "slices: given with evaluate, which computes all; accepted is it with predictor"),
+        (
+            {"slices": ["region"]},
+            "slices: got it together with evaluate, which computes everything; only valid with predictor",
+        ),
         ({"must_beat": ["accuracy"]}, "compare_to: missing; must_beat needs"),
         ({"compare_to": "/c"}, "must_beat: missing; compare_to needs"),
-        ({"must_beat": ["auc"], "compare_to": "/c"}, "must_beat.auc.mode: missing; accepted are 'max' (more is better)"),
+        ({"must_beat": ["auc"], "compare_to": "/c"}, "must_beat.auc.mode: missing; expected 'max' (more is better)"),
         ({"thresholds": {"accuracy": {"minn": 1}}}, "did you mean min?"),
     ],
 )

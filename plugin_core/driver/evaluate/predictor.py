@@ -31,10 +31,10 @@ class Predict:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         result: Any = self._predict(self._transformed(batch))
         if not isinstance(result, dict):
-            raise UserCodeError(f"predictor: returned {type(result).__name__}; accepted is a dict of arrays")
+            raise UserCodeError(f"predictor: returned {type(result).__name__}; expected a dict of arrays")
         if self._same_rows and count(result) != count(batch):
             raise UserCodeError(
-                f"predictor: returned {count(result)} rows for {count(batch)}; accepted is one row for each (preserve_rows)"
+                f"predictor: returned {count(result)} rows for {count(batch)}; expected one row for each (preserve_rows)"
             )
         return result
 

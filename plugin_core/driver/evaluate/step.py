@@ -99,7 +99,7 @@ def _by_function(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoin
         task = ray.remote(num_cpus=spec.num_cpus, num_gpus=spec.num_gpus, scheduling_strategy=strategy)(evaluate)
         metrics = ray.get(task.remote())
     if not isinstance(metrics, dict):
-        raise UserCodeError(f"evaluate: returned {type(metrics).__name__}; accepted is a dict of metrics")
+        raise UserCodeError(f"evaluate: returned {type(metrics).__name__}; expected a dict of metrics")
     return metrics, {}, {}
 
 
@@ -116,7 +116,7 @@ def _by_predictor(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoi
                 else:
                     tallies[key] = tally
     if ALL not in tallies:
-        raise SpecError("dataset: given one without a row; accepted is one with at least one")
+        raise SpecError("dataset: got one without a row; expected one with at least one")
     _check_slices(tallies)
     slices: dict[str, dict[str, dict[str, Any]]] = {}
     for (column, value), tally in sorted(tallies.items()):
@@ -144,7 +144,7 @@ def _check_slices(tallies: dict[Slice, Both]) -> None:
     for column in {column for column, _ in tallies if column}:
         values = sum(name == column for name, _ in tallies)
         if values > SLICES:
-            raise SpecError(f"slices: given {column!r}, which has {values} values; accepted are up to {SLICES}")
+            raise SpecError(f"slices: got {column!r}, which has {values} values; expected up to {SLICES}")
 
 
 class PredictAndTally:
@@ -173,7 +173,7 @@ class PredictAndTally:
         parts: dict[Slice, Any] = {ALL: everything}
         for column in self._columns["slices"]:
             if column not in batch:
-                raise SpecError(f"slices: given {column!r}, which the dataset has not; accepted are {', '.join(batch)}")
+                raise SpecError(f"slices: got {column!r}, which the dataset has not; expected {', '.join(batch)}")
             values = np.asarray(batch[column]).astype(str)
             parts |= {(column, str(value)): values == value for value in np.unique(values)}
         tallies = {}
@@ -188,7 +188,7 @@ class PredictAndTally:
         name = self._columns[role]
         if name not in batch:
             whose = "the dataset has not" if role == "label" else "the predictor does not return"
-            raise SpecError(f"{role}_column: given {name!r}, which {whose}; accepted are {', '.join(batch)}")
+            raise SpecError(f"{role}_column: got {name!r}, which {whose}; expected {', '.join(batch)}")
         values = batch[name]
         nested = len(values) > 0 and isinstance(values[0], (list, np.ndarray))
         return np.stack(list(values)) if nested else np.asarray(values)

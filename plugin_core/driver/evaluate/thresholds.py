@@ -63,5 +63,5 @@ def known(metrics: Mapping[str, Any], field: str, names: Iterable[str]) -> None:
             close = difflib.get_close_matches(name, metrics, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise SpecError(
-                f"{field}: given {name!r}, which the evaluation does not return; accepted are {', '.join(metrics)}{hint}"
+                f"{field}: got {name!r}, which the evaluation does not return; expected {', '.join(metrics)}{hint}"
             )

@@ -25,7 +25,7 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
     made = call_with(context.function("preprocessor"))
     if not isinstance(made, Preprocessor):
         raise SpecError(
-            f"preprocessor: given a function that returns {type(made).__name__}; accepted is one that returns a"
+            f"preprocessor: got a function that returns {type(made).__name__}; expected one that returns a"
             " preprocessor of ray.data.preprocessors"
         )
     fitted = made.fit(datasets["train"])

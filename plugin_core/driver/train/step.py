@@ -195,7 +195,7 @@ def _score_warnings(history: History) -> list[str]:
     if unranked < checkpointed:
         return [f"{field}: {unranked} of {checkpointed} checkpoints have no number as {score!r} and rank last"]
     names = ", ".join(sorted(history.names)) or "none"
-    return [f"{field}: given {score!r}, which no checkpoint's report has; accepted is one of {names}"]
+    return [f"{field}: got {score!r}, which no checkpoint's report has; expected one of {names}"]
 
 
 def _reference(checkpoint: Any, location: Location) -> CheckpointRef | None:

@@ -62,18 +62,16 @@ def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], 
         if option not in accepted:
             close = difflib.get_close_matches(option, accepted, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            raise SpecError(f"{field}.{option}: given with {name!r}; accepted are {', '.join(accepted)}{hint}")
+            raise SpecError(f"{field}.{option}: got with {name!r}; expected {', '.join(accepted)}{hint}")
     try:
         return made(**options)
     except (ImportError, AssertionError) as exc:
         if isinstance(exc, AssertionError) and "install" not in str(exc):
-            raise SpecError(f"{field}: given {name!r} with {options!r}, which it does not take ({exc})") from exc
+            raise SpecError(f"{field}: got {name!r} with {options!r}, which it does not take ({exc})") from exc
         raise _not_installed(field, name, exc) from exc
     except (TypeError, ValueError) as exc:
-        raise SpecError(f"{field}: given {name!r} with {options!r}, which it does not take ({exc})") from exc
+        raise SpecError(f"{field}: got {name!r} with {options!r}, which it does not take ({exc})") from exc
 
 
 def _not_installed(field: str, name: str, exc: Exception) -> SpecError:
-    return SpecError(
-        f"{field}: given {name!r}, whose package is not installed on the cluster ({exc}); pip install it there"
-    )
+    return SpecError(f"{field}: got {name!r}, whose package is not installed on the cluster ({exc}); pip install it there")

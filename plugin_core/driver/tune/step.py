@@ -23,8 +23,8 @@ from plugin_core.runs.directory import CHILDREN
 from plugin_core.runs.journal import JournalWriter
 from plugin_core.specs import TuneSpec, search_space
 from plugin_core.specs.json_values import json_safe
-from plugin_core.specs.resources import required_bundles, together
 from plugin_core.specs.results import TrainResult, TuneResult
+from plugin_core.specs.step import in_sum
 
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
@@ -106,7 +106,7 @@ def _fitting_trials(spec: TuneSpec) -> int:
     """As many trials as the cluster has room for, at the least one."""
     import ray
 
-    have, wanted = ray.cluster_resources(), together(required_bundles(spec))
+    have, wanted = ray.cluster_resources(), in_sum(spec.bundles())
     return max(1, int(min(have.get(name, 0.0) // amount for name, amount in wanted.items() if amount)))
 
 
@@ -161,4 +161,4 @@ def _nothing(rows: list[dict[str, Any]], grid: Any, context: StepContext) -> Ray
     for result in grid:
         if result.error is not None:
             return classify(result.error)
-    return SpecError("time_budget_s: given too little for one report of a trial; accepted is more")
+    return SpecError("time_budget_s: got too little for one report of a trial; expected more")

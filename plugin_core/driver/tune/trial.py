@@ -142,7 +142,7 @@ class Trial(tune.Trainable):
             raise error from self._error
         # a leg that takes over a checkpoint of the last epoch has nothing to report any more
         if not self._told and not self._reference:
-            given = f"metric: given {self._search_spec.metric!r}"
+            given = f"metric: got {self._search_spec.metric!r}"
             raise self._refused(given, "which the train function did not report: it reported nothing")
         return {RESULT_DUPLICATE: True, "done": True}
 
@@ -156,12 +156,12 @@ class Trial(tune.Trainable):
             hint = f" (did you mean {close[0]}?)" if close else ""
             reported = ", ".join(metrics) or "nothing"
             raise self._refused(
-                f"metric: given {metric!r}", f"which the train function did not report; accepted are {reported}{hint}"
+                f"metric: got {metric!r}", f"which the train function did not report; expected {reported}{hint}"
             )
         if scheduler is not None and scheduler.type in ("pbt", "pb2") and self._latest is None:
             raise self._refused(
-                f"scheduler: given {scheduler.type!r}",
-                "which hands checkpoints from trial to trial, and the train function reported none; accepted is one that"
+                f"scheduler: got {scheduler.type!r}",
+                "which hands checkpoints from trial to trial, and the train function reported none; expected one that"
                 " reports a checkpoint with its metrics",
             )
 

@@ -41,7 +41,7 @@ def trainer_arguments(
     for name, dataset in inputs.datasets.items():
         if spec.label_column not in (columns := dataset.columns() or []):
             raise SpecError(
-                f"label_column: given {spec.label_column!r}, which dataset {name!r} has not; accepted is one of"
+                f"label_column: got {spec.label_column!r}, which dataset {name!r} has not; expected one of"
                 f" {', '.join(columns)}"
             )
     config = {
@@ -139,7 +139,7 @@ class Rounds:
         if self._patience is None:
             return False
         if not metrics:
-            raise ValueError(f"early_stopping_rounds: given {self._patience}, but params name no metric to go by")
+            raise ValueError(f"early_stopping_rounds: got {self._patience}, but params name no metric to go by")
         score = list(metrics.values())[-1]
         best = self._best.score
         if best is None or (score > best if higher_is_better else score < best):

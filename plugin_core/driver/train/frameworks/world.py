@@ -33,7 +33,7 @@ def check(framework: str, num_workers: int) -> None:
     why = _CHECKS[framework](num_workers) if num_workers > 1 and framework in _CHECKS else None
     if why:
         raise WorldError(
-            f"scaling_config.num_workers: given {num_workers}, but each worker trains alone: {why}; what joins them:"
+            f"scaling_config.num_workers: got {num_workers}, but each worker trains alone: {why}; what joins them:"
             f" {FRAMEWORKS[framework].join} (world_check=False where that is what you want)"
         )
 

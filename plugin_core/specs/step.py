@@ -1,0 +1,71 @@
+"""What all steps have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from plugin_core.specs.base import Model
+from plugin_core.specs.common import DatasetConfig, Limits, RunConfig
+from plugin_core.specs.runtime_env import RuntimeEnv
+from plugin_core.specs.tracking import Tracking
+
+#: Processes of one shape: how many, and what each takes (CPUs and GPUs; Ray's units for the rest).
+Bundle = tuple[int, dict[str, float]]
+
+
+#: Ray Data reads on CPUs that the workers leave free; with none left it waits for ever.
+READING: Bundle = (1, {"CPU": 1.0})
+
+
+def pool_bundles(concurrency: int | tuple[int, int], num_cpus: float, num_gpus: float) -> list[Bundle]:
+    """A pool of actors at its smallest, and a task that reads for them."""
+    actors = concurrency[0] if isinstance(concurrency, tuple) else concurrency
+    return [(actors, {"CPU": num_cpus, "GPU": num_gpus}), READING]
+
+
+def in_sum(bundles: list[Bundle]) -> dict[str, float]:
+    """What these processes take in sum."""
+    names = {name for _, bundle in bundles for name in bundle}
+    return {name: sum(count * bundle.get(name, 0.0) for count, bundle in bundles) for name in names}
+
+
+class StepSpec(Model):
+    """The fields of every step. A subclass with a `kind` is a kind of step (see `step_kinds`)."""
+
+    #: the field that sets what the step takes of a cluster, for messages
+    resources_field: ClassVar[str] = "num_cpus/num_gpus"
+    if TYPE_CHECKING:
+        kind: str
+
+    run_config: RunConfig = RunConfig()
+    limits: Limits = Limits()
+    runtime_env: RuntimeEnv = {}
+    tracking: Tracking = []
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def with_name(self, name: str, storage_path: str | None = None) -> Self:
+        """This spec under `name`, and under `storage_path` where it has none of its own."""
+        given = {field: getattr(self.run_config, field) for field in self.run_config.model_fields_set}
+        update = {"name": name, "storage_path": self.run_config.storage_path or storage_path}
+        return self.model_copy(update={"run_config": {**given, **update}})
+
+    def with_runtime_env(self, base: dict[str, Any]) -> Self:
+        """This spec over a cluster's own `runtime_env`: its fields win, and of `env_vars` its variables."""
+        merged = {**base, **self.runtime_env}
+        if variables := {**base.get("env_vars", {}), **self.runtime_env.get("env_vars", {})}:
+            merged["env_vars"] = variables
+        return self.model_copy(update={"runtime_env": merged})
+
+    def bundles(self) -> list[Bundle]:
+        """The processes that the step needs at once at the least."""
+        raise NotImplementedError
+
+    def needed_columns(self, field: str) -> dict[str, list[str]]:
+        """The columns that the step needs of the dataset in `field`, by the fields that name them."""
+        return {}
+
+    def needed_rows(self, dataset: DatasetConfig) -> int:
+        """How many rows the step needs of this dataset of its own at the least."""
+        return 0

@@ -1,0 +1,104 @@
+"""The kinds of steps. One declaration each; everything that depends on the kind of a step derives from it.
+
+To add a kind: a spec and a result with the same `kind`, a function that runs it, and `declare(StepKind(...))`. A package of
+your own names the module that does so as an entry point, where the orchestrator and the cluster have it installed:
+
+    [project.entry-points."raytrain.step_kinds"]
+    my_kind = "my_package.my_step"
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+from typing import Any
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import shown
+from plugin_core.specs.batch_infer import BatchInferSpec
+from plugin_core.specs.common import REFERENCE
+from plugin_core.specs.evaluate import EvaluateSpec
+from plugin_core.specs.results import (
+    BatchInferResult,
+    EvaluationResult,
+    RetrainResult,
+    StepResult,
+    TrainResult,
+    TuneResult,
+)
+from plugin_core.specs.retrain import RetrainSpec
+from plugin_core.specs.step import StepSpec
+from plugin_core.specs.train import TrainSpec
+from plugin_core.specs.tune import TuneSpec
+
+#: The group of entry points whose modules declare further kinds.
+ENTRY_POINTS = "raytrain.step_kinds"
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """The declaration of a kind of step.
+
+    `spec`, `result`: models whose `kind` has the same default. The spec says what a step needs: its functions and datasets
+    by the types of its fields, its processes by `bundles`. `run`: "module:function", which takes a `StepContext` and
+    returns the result; imported on the cluster alone. `reports`: it reports while it runs, so trackers get its metrics
+    from the journal; else they get the result's. Raises TypeError where the declaration is incomplete.
+    """
+
+    spec: type[StepSpec]
+    result: type[StepResult]
+    run: str
+    reports: bool = False
+
+    def __post_init__(self) -> None:
+        names = [
+            model.model_fields["kind"].default if "kind" in model.model_fields else None
+            for model in (self.spec, self.result)
+        ]
+        if not isinstance(names[0], str) or names[0] != names[1]:
+            raise TypeError(
+                f"StepKind: got kind {names[0]!r} in {self.spec.__name__} and {names[1]!r} in"
+                f" {self.result.__name__}; expected the same default in both"
+            )
+        if self.spec.bundles is StepSpec.bundles:
+            raise TypeError(
+                f"{self.spec.__name__}.bundles: missing; expected a method that returns what the step takes of a cluster"
+            )
+        if not REFERENCE.match(self.run):
+            raise TypeError(f"StepKind.run: got {self.run!r}; expected 'package.module:function'")
+        required = [name for name, field in self.result.model_fields.items() if field.is_required() and name != "run"]
+        if required and self.result.played.__func__ is StepResult.played.__func__:  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{self.result.__name__}.played: missing; expected a class method that fills {', '.join(required)}"
+            )
+
+    @property
+    def name(self) -> str:
+        return str(self.spec.model_fields["kind"].default)
+
+
+_KINDS: dict[str, StepKind] = {}
+
+
+def declare(kind: StepKind) -> StepKind:
+    """Make a kind of step known to this process. Raises ValueError where another one has its name."""
+    if _KINDS.setdefault(kind.name, kind) != kind:
+        raise ValueError(f"kind: {kind.name!r} is declared twice, by {_KINDS[kind.name].spec} and by {kind.spec}")
+    return kind
+
+
+def step_kind(name: Any) -> StepKind:
+    """The declaration of a kind. Raises SpecError where there is none."""
+    if isinstance(name, str) and name not in _KINDS:
+        for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
+            point.load()
+    if not isinstance(name, str) or name not in _KINDS:
+        raise SpecError(f"kind: got {shown(name)}; expected one of {', '.join(_KINDS)}")
+    return _KINDS[name]
+
+
+declare(StepKind(TrainSpec, TrainResult, "plugin_core.driver.train.step:run", reports=True))
+declare(StepKind(TuneSpec, TuneResult, "plugin_core.driver.tune.step:run", reports=True))
+declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run"))
+declare(StepKind(BatchInferSpec, BatchInferResult, "plugin_core.driver.batch_infer:run"))
+declare(StepKind(RetrainSpec, RetrainResult, "plugin_core.driver.retrain:run", reports=True))
