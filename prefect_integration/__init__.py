@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prefect_integration.tasks import abatch_infer as abatch_infer
     from prefect_integration.tasks import aevaluate as aevaluate
     from prefect_integration.tasks import aretrain as aretrain
+    from prefect_integration.tasks import arun_step as arun_step
     from prefect_integration.tasks import atrain as atrain
     from prefect_integration.tasks import atune as atune
     from prefect_integration.tasks import batch_infer as batch_infer
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from prefect_integration.tasks import promote as promote
     from prefect_integration.tasks import retrain as retrain
     from prefect_integration.tasks import rollback as rollback
+    from prefect_integration.tasks import run_step as run_step
     from prefect_integration.tasks import train as train
     from prefect_integration.tasks import tune as tune
 
@@ -35,7 +37,8 @@ _HOMES = {
     "automations": "create_recovery_automations",
     "blocks": "RayCluster RayTrainJob RayTrainJobRun",
     "hooks": "cancel_ray_jobs report_ray_jobs",
-    "tasks": "abatch_infer aevaluate aretrain atrain atune batch_infer evaluate promote retrain rollback train tune",
+    "tasks": "abatch_infer aevaluate aretrain arun_step atrain atune batch_infer evaluate promote retrain"
+    " rollback run_step train tune",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 __all__ = sorted(_HOME)

@@ -83,6 +83,18 @@ _OPTIONS: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_
 _MOVE: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(move_key)}
 
 
+@task(name="run_step", **_OPTIONS)
+def run_step(spec: Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> StepResult:
+    """Run a step of any kind; the other tasks do this for the kind of their name."""
+    return _run(spec, StepSpec, cluster, key)
+
+
+@task(name="run_step", **_OPTIONS)
+async def arun_step(spec: Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> StepResult:
+    """`run_step`, to be awaited."""
+    return await _arun(spec, StepSpec, cluster, key)
+
+
 @task(name="train", **_OPTIONS)
 def train(spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TrainResult:
     """Train on `cluster` (default: the embedded local one); `key` names the step within its flow (see `identity.named`)."""
