@@ -66,7 +66,7 @@ def main(rows: int) -> None:
         checkpoint = make_checkpoint(folder)
         sizes = (rows // 5, rows)
         data = {size: make_images(folder / f"images-{size}", size) for size in sizes}
-        head = OwnHead(folder, num_cpus=4)
+        head = OwnHead(num_cpus=4)
         try:
             ways = {"step": step, "bare Ray Data": ray_data, "bare torch loop": torch_loop}
             for way in ways.values():
@@ -154,7 +154,7 @@ def show_memory(folder: Path, checkpoint: str, store: int = 200_000_000) -> None
     rows = 4 * store // 256
     place = folder / "memory"
     place.mkdir()
-    head = OwnHead(place, num_cpus=4, object_store_memory=store)
+    head = OwnHead(num_cpus=4, object_store_memory=store)
     peaks: dict[str, Any] = {}
     try:
         for name, size in (("a quarter of it", rows // 16), ("four times it", rows)):

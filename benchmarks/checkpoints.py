@@ -109,7 +109,7 @@ def main(megabytes: int) -> None:
     )
     with tempfile.TemporaryDirectory(prefix="h") as folder, environment(S3_ENVIRONMENT):
         place = Path(folder)
-        head = OwnHead(place, num_cpus=2)
+        head = OwnHead(num_cpus=2)
         try:
             with s3_server(place / "s3.log") as s3:
                 for name, storage in (("local disk", str(place / "runs")), ("S3 server", s3)):

@@ -54,7 +54,7 @@ def main(trials: int) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         data = steps.make_data(str(folder / "data"))["train"]
-        head = OwnHead(folder, num_cpus=6)
+        head = OwnHead(num_cpus=6)
         try:
             timed = [(way, count) for count in (1, trials) for way in (bare, step)]
             times = {(way.__name__, count): way(head, data, folder, count) for way, count in timed}

@@ -4,7 +4,6 @@ import http.server
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,13 +47,12 @@ def cluster(head: Head) -> LocalCluster:
 
 
 @pytest.fixture
-def own_head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., OwnHead]]:
+def own_head() -> Iterator[Callable[..., OwnHead]]:
     """Starts Ray heads of the test's own."""
     heads: list[OwnHead] = []
 
     def start(**options: Any) -> OwnHead:
-        # Ray's sockets lie in here, and their paths have to be short
-        heads.append(OwnHead(Path(tmp_path_factory.mktemp("h", numbered=True)), **options))
+        heads.append(OwnHead(**options))
         return heads[-1]
 
     yield start

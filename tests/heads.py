@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import re
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -23,14 +25,15 @@ from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 class OwnHead:
     """A Ray head, with more nodes when wanted, that a test may kill as it likes."""
 
-    def __init__(self, folder: Path, num_cpus: int = 3, object_store_memory: int | None = None):
+    def __init__(self, num_cpus: int = 3, object_store_memory: int | None = None):
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
-        self._folder = folder
+        # Ray puts its sockets there, and the path of a socket has 107 bytes at most
+        self._folder = Path(tempfile.mkdtemp(prefix="h-"))
         self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
         # the switch that binds everything to loopback also forbids a second node
         del self.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"]
         self.nodes: list[subprocess.Popen[bytes]] = []
-        command = ray_head_command(self.ports, str(folder / "ray"), num_cpus, None)
+        command = ray_head_command(self.ports, str(self._folder / "ray"), num_cpus, None)
         if object_store_memory is not None:
             command.append(f"--object-store-memory={object_store_memory}")
         self.address = f"http://127.0.0.1:{self.ports[1]}"
@@ -93,6 +96,7 @@ class OwnHead:
         for node in self.nodes:
             node.wait(30)
         assert self.processes() == []
+        shutil.rmtree(self._folder)
 
 
 class Memory:

@@ -22,15 +22,16 @@ from tests.clouds import AZURE_VARIABLE, GCS_VARIABLE
 ONE = ScalingConfig(num_workers=1)
 
 
-def test_s3_answers_503_for_half_a_minute_while_checkpoints_are_written(
-    s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy]
+@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.slow)])
+def test_s3_answers_503_for_a_while_as_checkpoints_are_written(
+    s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy], seconds: int
 ) -> None:
     gate = proxy("http://" + dict(parse_qsl(urlsplit(s3).query))["endpoint_override"])
-    storage = f"s3://runs/throttled?endpoint_override=127.0.0.1:{gate.port}&scheme=http"
+    storage = f"s3://runs/throttled-{seconds}?endpoint_override=127.0.0.1:{gate.port}&scheme=http"
     running = Running(spec_at(storage, trail.file, scaling_config=ONE), cluster)
     trail.wait_for(4)
     gate.set(503)
-    back = threading.Timer(30, gate.set, ["forward"])
+    back = threading.Timer(seconds, gate.set, ["forward"])
     back.start()
     result = running.result()
     back.join()

@@ -49,6 +49,7 @@ def test_from_the_command_line(tmp_path: Path, fields: dict[str, Any]) -> None:
     assert json.loads(done.stdout)["metrics"] == {"rows": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("prefect_api")
 def test_from_prefect(fields: dict[str, Any]) -> None:
     from prefect import flow
@@ -63,6 +64,7 @@ def test_from_prefect(fields: dict[str, Any]) -> None:
     assert (result.kind, result.metrics) == ("row_count", {"rows": 5})
 
 
+@pytest.mark.slow
 def test_from_airflow(fields: dict[str, Any]) -> None:
     pytest.importorskip("airflow")
     from airflow_provider.operators import RayStepOperator

@@ -101,9 +101,9 @@ def test_trains_as_one_world(name: str, tmp_path: Path, here: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[OwnHead, OwnHead]]:
+def sessions() -> Iterator[tuple[OwnHead, OwnHead]]:
     """Two Rays, one after the other for each run: one with room for two workers, one with room for one."""
-    heads = [OwnHead(tmp_path_factory.mktemp("h"), num_cpus) for num_cpus in (2, 1)]
+    heads = [OwnHead(num_cpus) for num_cpus in (2, 1)]
     yield heads[0], heads[1]
     for head in heads:
         head.close()

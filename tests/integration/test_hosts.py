@@ -1,5 +1,6 @@
 """A Ray of several hosts: their own addresses, nothing shared but an S3 API."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ pytestmark = [
 
 
 @pytest.fixture
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    with Hosts(tmp_path_factory.mktemp("h"), 3) as hosts:
+def hosts() -> Iterator[Hosts]:
+    # a short path, since Ray's sockets lie below
+    with tempfile.TemporaryDirectory(prefix="h-") as folder, Hosts(Path(folder), 3) as hosts:
         yield hosts
 
 

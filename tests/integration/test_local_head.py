@@ -69,6 +69,7 @@ def test_a_clock_that_was_set_by_an_hour_leaves_a_live_head_alone(head: Head, tm
     assert alive(head.keeper_pid)
 
 
+@pytest.mark.slow
 def test_a_clock_that_was_set_back_by_an_hour_does_not_keep_an_idle_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_clock_that_was_set_back_by_an_hour_does_not_keep_an_idle_head(
     _until(lambda: local_head.current() is None and not idle.processes())
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_two_hosts_that_share_a_home_have_a_head_each_and_leave_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,7 @@ def test_secrets_reach_every_process_of_a_job_and_nothing_that_others_read(tmp_p
     assert not handed_over(head, result.run.uri, 1), "its driver has ended"
 
 
+@pytest.mark.slow
 def test_a_secret_that_the_users_code_raises_is_in_no_error_and_no_file_of_the_run(tmp_path: Path, head: Head) -> None:
     key, file = canary("raised"), canary("raisedfile")
     with pytest.raises(UserCodeError, match="the service refuses …") as caught:
