@@ -50,9 +50,8 @@ def ray_step_asset(
     options.setdefault("name", step.run_config.name)
 
     @asset(**options)
-    def materialize(context: AssetExecutionContext) -> MaterializeResult[Any]:
-        result = _follow(context, step, where)
-        return MaterializeResult(metadata=_metadata(result), data_version=None)
+    def materialize(context):  # type: ignore[no-untyped-def]  # Dagster takes no annotation that is a string
+        return MaterializeResult(metadata=_metadata(_follow(context, step, where)))
 
     return materialize
 
