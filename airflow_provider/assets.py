@@ -8,8 +8,10 @@ from typing import Any
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
 #: Airflow keeps an event's extra in its database; what a consumer needs beyond these is in the run directory.
-_KEPT = ("kind", "run", "checkpoint", "best_checkpoint", "best", "best_config", "metrics", "passed", "output", "rows")
-_KEPT += ("outcome", "champion", "name", "version", "dataset")
+_KEPT = (
+    *("kind", "run", "checkpoint", "best_checkpoint", "best", "best_config", "metrics", "passed", "output", "rows"),
+    *("outcome", "champion", "name", "version", "dataset"),
+)
 
 
 def announce(outlets: list[Any], outlet_events: Any, result: Mapping[str, Any]) -> None:

@@ -73,7 +73,8 @@ def task_state(ti: Any) -> str | None:
         dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
     ).get(ti.run_id, {})
     # Airflow writes a mapped task's key like this
-    return states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
+    state: str | None = states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
+    return state
 
 
 def without_triggerer() -> str:

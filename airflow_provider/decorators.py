@@ -56,7 +56,7 @@ class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
         )
 
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
-        config = next(iter([*self.op_args, *self.op_kwargs.values()]), {})
+        config: Any = next(iter([*self.op_args, *self.op_kwargs.values()]), {})
         if not isinstance(config, Mapping):
             raise SpecError(f"train_loop_config: got {type(config).__name__} in the call; expected a mapping")
         self.spec = {**self.spec, "train_loop_config": dict(config)}

@@ -9,4 +9,4 @@ from airflow_provider import listener
 
 class RayTrainPlugin(AirflowPlugin):
     name = "ray_train"
-    listeners: ClassVar[list[Any]] = [listener]
+    listeners: ClassVar[list[Any]] = [listener]  # type: ignore[misc]  # as Airflow documents it

@@ -104,8 +104,8 @@ class AirflowServer:
                 _signal(process, signal.SIGCONT)
                 _signal(process, sent)
             psutil.wait_procs(left, timeout=10)
-            for _, process in self._started:
-                process.poll()
+            for _, started in self._started:
+                started.poll()
             if not self.processes():
                 return
         raise RuntimeError(f"processes of Airflow are left: {self.processes()}")

@@ -1,7 +1,7 @@
 """The engine API: all that an adapter for a workflow engine uses of this package.
 
 An adapter turns its engine's arguments into a spec and a cluster, calls `prepare` and `Supervisor.run`, passes on the
-events, and calls `acancel` when its task ends early. `docs/contributing.md` shows a complete one.
+events, and calls `acancel` when its task ends early. `example_dagster/ray_assets.py` is a complete one.
 
 Names load on first use: an engine's parser imports its adapter, and must not import aiohttp or Ray for that.
 """

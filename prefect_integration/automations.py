@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import cast
 
 from prefect.automations import Automation
 from prefect.client.orchestration import get_client
@@ -89,7 +90,7 @@ def _kept(wanted: AutomationCore) -> Automation:
     with get_client(sync_client=True) as client:
         there = client.read_automations_by_name(wanted.name)
     if not there:
-        return Automation(**wanted.model_dump()).create()
+        return cast(Automation, Automation(**wanted.model_dump()).create())  # synchronous here
     automation = Automation(id=there[0].id, **wanted.model_dump())
     automation.update()
     return automation

@@ -12,7 +12,7 @@ import logging
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -42,7 +42,7 @@ class StepOfFlowRun:
         if name := self.where.get("block"):
             from prefect_integration.blocks import RayCluster as Block
 
-            return Block.load(name).get_cluster()
+            return cast(Block, Block.load(name)).get_cluster()  # synchronous here
         return find_cluster(self.where)
 
 

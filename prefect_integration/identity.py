@@ -40,7 +40,7 @@ class Call:
         nested = bool(task and task.task_run.task_inputs.get("__parents__"))
         if flow is None or flow.flow_run is None:
             return cls(task_run_id=own[0], task_run_name=own[1], nested=nested)
-        flow_run, path = flow.flow_run, []
+        flow_run, path = flow.flow_run, list[str]()
         ids, executions = [flow_run.id], [flow_run.run_count]
         if flow_run.parent_task_run_id is not None:
             with get_client(sync_client=True) as client:
@@ -55,7 +55,7 @@ class Call:
                     ids.insert(0, flow_run.id)
                     executions.insert(0, flow_run.run_count)
         name = flow.flow.name if flow.flow else ""
-        return cls(tuple(ids), tuple(path), tuple(executions), name, *own, nested)
+        return cls(tuple(ids), tuple(path), tuple(executions), name, own[0], own[1], nested)
 
     @property
     def root(self) -> str:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import CachePolicy
-from prefect.client.schemas.objects import TaskRun
+from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
-from prefect.states import State
 from prefect.utilities.hashing import hash_objects
 
 from plugin_core import engine
