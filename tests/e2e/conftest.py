@@ -11,6 +11,7 @@ from plugin_core.clusters.local_head import Head
 from tests.e2e.prefect_server import prefect_server
 
 if importlib.util.find_spec("airflow"):  # not in the environment of `make test-prefect-latest`
+    from tests.e2e.airflow_scenario import scenario as scenario
     from tests.e2e.airflow_server import airflow as airflow
     from tests.e2e.airflow_server import folder as folder
     from tests.e2e.airflow_server import gate as gate

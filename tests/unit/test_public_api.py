@@ -1,0 +1,88 @@
+"""What the product exports, and that its plan is the one that is drawn."""
+
+import ast
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+USERS = """
+    BatchInferResult BatchInferSpec CheckpointConfig CheckpointRef Comet Comparison DatasetConfig EvaluateSpec Evaluation
+    EvaluationResult FailureConfig KubeRayCluster KubeRaySettings Limits LocalCluster MLflow ModelVersion PreemptionNotice
+    RayCluster RetrainResult RetrainSpec RunConfig RunRef ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig
+    TrainResult TrainSpec TuneResult TuneSpec WandB artifact_directory arun best_train_spec execute get_model
+    load_preprocessor load_spec parse_result parse_spec promote rollback run save_preprocessor
+"""
+ENGINES = """
+    BatchInferResult BatchInferSpec CHAMPION Cluster EvaluateSpec EvaluationResult Event History Listener LocalCluster
+    ModelVersion RayCluster RayTrainWorkflowsError Reading RetrainResult RetrainSpec RunDir Secrets SpecError
+    StepCancelledError StepError StepResult StepSpec Supervisor Threads Tracker TrainResult TrainSpec TuneResult TuneSpec
+    acancel as_spec cancel check_size describe_cluster fields_fingerprint find_cluster fingerprint free_ports in_background
+    in_own_loop in_thread kuberay_from_json make_record markdown_report markdown_text metric_rows newest_run prepare promote
+    rollback run_name run_sync safe_link shown spec_datasets
+"""
+
+
+@pytest.mark.parametrize(("module", "names"), [("plugin_core", USERS), ("plugin_core.engine", ENGINES)])
+def test_these_names_are_exported_and_load(module: str, names: str) -> None:
+    found = importlib.import_module(module)
+    assert found.__all__ == sorted(names.split())
+    for name in found.__all__:
+        assert getattr(found, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        _ = found.nonsense
+
+
+@pytest.mark.parametrize("file", ["plugin_core/__init__.py", "plugin_core/engine.py"])
+def test_type_checkers_see_the_same_names_from_the_same_modules(file: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    module = importlib.import_module(file.removesuffix("/__init__.py").removesuffix(".py").replace("/", "."))
+    assert seen == {name: f"plugin_core.{home}" for name, home in module._HOME.items()}
+
+
+def layers() -> list[list[str]]:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (rooms,) = [contract for contract in contracts if contract["type"] == "layers"]
+    return [[room.strip() for room in layer.split("|")] for layer in rooms["layers"]]
+
+
+def test_the_core_has_at_most_13_rooms_and_each_says_what_it_is_for() -> None:
+    rooms = [room for layer in layers() for room in layer]
+    assert len(rooms) <= 13
+    for room in rooms:
+        place = ROOT / "plugin_core" / room
+        file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+        assert ast.get_docstring(ast.parse(file.read_text())), file
+
+
+def test_the_diagram_of_the_rooms_is_that_of_the_contract() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (diagram,) = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
+    floors = {room: floor for floor, layer in enumerate(layers()) for room in layer}
+    drawn = set(re.findall(r"\b[a-z_]+\b", diagram))
+    assert floors.keys() <= drawn
+    arrows = [line.split("-->") for line in diagram.splitlines() if "-->" in line]
+    assert arrows
+    for start, end in arrows:
+        below = [floors[room] for room in re.findall(r"\b[a-z_]+\b", end) if room in floors]
+        for room in re.findall(r"\b[a-z_]+\b", start):
+            assert room not in floors or all(floors[room] < floor for floor in below), (start, end)
+
+
+def test_no_file_is_longer_than_350_lines() -> None:
+    folders = (
+        "plugin_core",
+        "airflow_provider",
+        "prefect_integration",
+        "tests",
+        "benchmarks",
+        "example_flows",
+        "example_dags",
+    )
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    assert {str(file.relative_to(ROOT)): n for file in files if (n := len(file.read_text().splitlines())) > 350} == {}
