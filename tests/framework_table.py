@@ -17,7 +17,7 @@ TEST = "test_goes_on_after_a_killed_worker_and_in_another_session_with_other_wor
 #: The examples whose workers each write their own part of the checkpoint.
 SHARDED = ("fsdp", "deepspeed")
 #: Why an example's workers stay as many as they are.
-INELASTIC = {"deepspeed": "no: ZeRO's parts are of so many workers"}
+INELASTIC = {"deepspeed": "no: ZeRO shards are tied to the worker count"}
 
 
 def results(file: Path) -> dict[str, str]:
