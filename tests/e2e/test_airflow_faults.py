@@ -113,7 +113,7 @@ def test_sigstop_of_the_triggerer_hands_over_to_another_and_its_sigcont_stops_no
     for process in first:
         process.suspend()
     it.airflow.start("triggerer")
-    wait_until(lambda: it.log().count("wait: the job is running") >= 2)
+    wait_until(lambda: it.log().count("waiting: the job is running") >= 2)
     for process in first:
         process.resume()
     wait_until(lambda: "its Ray job goes on" in it.log())
@@ -150,7 +150,7 @@ def test_the_jobs_api_is_black_holed(scenario: Make, gate: Proxy) -> None:
     it = scenario("through_a_proxy").begin().held()
     gate.set("black hole")
     try:
-        wait_until(lambda: "cannot be asked" in it.log())
+        wait_until(lambda: "cannot be queried" in it.log())
         assert it.state() == "deferred"
         it.go()
         it.succeeds([1], repeated=0)

@@ -106,7 +106,7 @@ class TestRefusedBeforeASubmit:
 
     def test_a_missing_column(self, tmp_path: Path) -> None:
         dataset = {"path": self.rows(tmp_path, 3), "columns": ["a", "z"]}
-        words = r"datasets\.train\.columns: got 'z', which .*rows\.csv has not; expected a, b"
+        words = r"datasets\.train\.columns: got 'z', not found in .*rows\.csv; expected one of a, b"
         self.refused(words, tmp_path, datasets={"train": dataset})
 
     def test_an_evaluation_of_nothing(self, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_log_reports_and_decisions_are_told(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster, events.append)
     assert [event.text for event in events if event.kind == "log"] == ["a line of the fake job"]
-    assert events[0].text == "submit the next attempt: nothing has run yet"
+    assert events[0].text == "submitting attempt 1: nothing has run yet"
 
 
 def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses_nothing(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_reports_and_log_are_told_to_their_end_though_the_api_was_away_when_the_
 
         def hear(event: Event) -> None:
             told.append(event)
-            if "cannot be asked" in event.text:
+            if "cannot be queried" in event.text:
                 away.set()
             if event.kind == "report" and event.data["report"] == 4:
                 cluster.answering = True
@@ -120,7 +120,7 @@ def test_the_log_of_a_run_that_failed_while_the_api_was_away_is_told_when_it_is_
 
         def hear(event: Event) -> None:
             told.append(event)
-            cluster.answering = cluster.answering or event.text.startswith("fail: ")
+            cluster.answering = cluster.answering or event.text.startswith("failed: ")
 
         run_sync(Supervisor(rundir, cluster).submit())
         cluster.answering = False
@@ -157,7 +157,7 @@ def test_a_driver_that_hangs_at_its_exit_is_stopped_and_the_result_returned(
     with FakeCluster(plays=["linger"]) as cluster:
         assert run(spec_at(tmp_path), cluster, told.append if listens else None).run.attempt == 1
         assert list(cluster.jobs.values()) == ["STOPPED"]
-    assert any("its process does not end" in event.text for event in told) is listens
+    assert any("its process does not exit" in event.text for event in told) is listens
 
 
 def test_a_result_that_was_there_before_is_returned_without_asking_the_cluster(tmp_path: Path) -> None:
@@ -166,4 +166,4 @@ def test_a_result_that_was_there_before_is_returned_without_asking_the_cluster(t
         run(spec_at(tmp_path), cluster)
         cluster.answering = False
         run(spec_at(tmp_path), cluster, told.append)
-    assert [event.text for event in told] == ["return: the run has a result"]
+    assert [event.text for event in told] == ["finished: the run has a result"]

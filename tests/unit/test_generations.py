@@ -56,7 +56,7 @@ def test_a_person_who_asks_again_after_the_result_gets_a_new_generation_and_its_
     first.deliver("monday#0")
     second, remark = lay_down(spec_of(tmp_path), "monday#1")
     assert (second.uri, second.generation) == (f"{first.uri}.g2", 2)
-    assert remark.startswith("generation 2 of the run: the result of the one before was handed over")
+    assert remark.startswith("generation 2 of the run: the previous result was delivered")
     assert lay_down(spec_of(tmp_path), "monday#1")[0].uri == second.uri
     assert first.result() is not None
     assert RunDir.at(second.uri).generation == 2
@@ -76,7 +76,7 @@ def test_another_spec_is_refused_to_a_retry_and_is_a_new_generation_for_a_person
         lay_down(spec_of(tmp_path, lr=2), "monday#0")
     second, remark = lay_down(spec_of(tmp_path, lr=2), "monday#1")
     assert second.generation == 2
-    assert remark == "generation 2 of the run: the step is asked for again with another train_loop_config.lr"
+    assert remark == "generation 2 of the run: the step is requested again with changes in train_loop_config.lr"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_mended_code_goes_on_where_the_failed_run_was(tmp_path: Path, request_: 
     first.record_end(1, AttemptEnd(outcome, "why"))
     again, remark = lay_down(spec_of(tmp_path, mended(2)), request_)
     assert again.uri == first.uri
-    assert remark.startswith("the code changed since this run began; it goes on with the")
+    assert remark.startswith("the code changed since this run started; continuing with the")
     assert again.read_payload()["train_loop_per_worker"]({}) == code
 
 
@@ -99,7 +99,7 @@ def test_an_attempt_that_may_live_keeps_its_code(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path, mended(1)), "monday#0")
     first.claim(1, "http://x", "s")
     again, remark = lay_down(spec_of(tmp_path, mended(2)), "monday#1")
-    assert remark.endswith("it goes on with the code that it began with")
+    assert remark.endswith("continuing with the original code")
     assert again.read_payload()["train_loop_per_worker"]({}) == 1
 
 

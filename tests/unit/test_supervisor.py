@@ -118,7 +118,7 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pyte
 
         def listen(event: Event) -> None:
             events.append(event)
-            if "cannot be asked" in event.text:  # meanwhile the job finishes; its API is still away
+            if "cannot be queried" in event.text:  # meanwhile the job finishes; its API is still away
                 receipt = rundir.receipt(1)
                 assert receipt is not None
                 cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
@@ -139,7 +139,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
 
         def listen(event: Event) -> None:
             events.append(event)
-            if event.text == "wait: the job is running":
+            if event.text == "waiting: the job is running":
                 cluster.token = "new"
             if "answers 401" in event.text:
                 cluster.token = "old"
@@ -148,7 +148,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
                 cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
 
         assert run(spec, ours, listen).run.attempt == 1
-        assert any("its cluster cannot be asked (token: " in event.text for event in events)
+        assert any("its cluster cannot be queried (token: " in event.text for event in events)
         assert cluster.submits == 1
         (tmp_path / "run/.step/result.json").unlink()
         with pytest.raises(ClusterRefusedError, match="answers 401"):
@@ -279,7 +279,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
 
     def test_a_missing_dataset_file(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "none.parquet")})
-        words = r"datasets\.train\.path: got '.*none\.parquet', where there is nothing"
+        words = r"datasets\.train\.path: got '.*none\.parquet', which does not exist"
         self.refused(LocalCluster(), spec, SpecError, words)
 
     def test_a_dataset_that_is_not_its_format(self, tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
         (tmp_path / "x.csv").write_text("a,b\n1,2\n")
         fields = {"framework": "xgboost", "params": {}, "label_column": "y", "train_loop_per_worker": None}
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "x.csv")}, **fields)
-        self.refused(LocalCluster(), spec, SpecError, "label_column: got 'y', which .*x.csv has not; expected a, b")
+        self.refused(LocalCluster(), spec, SpecError, "label_column: got 'y', not found in .*x.csv; expected one of a, b")
 
     def test_a_function_that_cannot_be_imported(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, train_loop_per_worker="nowhere.at_all:loop")
