@@ -20,9 +20,9 @@ def spec(**fields: Any) -> EvaluateSpec:
         (0.9, {"max": 0.9}, None),
         (0.89, {"min": 0.9}, "0.89 < min 0.9 (by 0.01)"),
         (5, {"max": 3}, "5 > max 3 (by 2)"),
-        (None, {"min": 0}, "None is no number"),
-        ("good", {"min": 0}, "'good' is no number"),
-        (True, {"min": 0}, "True is no number"),
+        (None, {"min": 0}, "None is not a number"),
+        ("good", {"min": 0}, "'good' is not a number"),
+        (True, {"min": 0}, "True is not a number"),
     ],
 )
 def test_a_bound_is_inclusive_and_says_by_how_much_it_is_broken(
@@ -37,11 +37,11 @@ def test_a_bound_is_inclusive_and_says_by_how_much_it_is_broken(
     [
         (0.9, 0.9, {"mode": "max"}, None),
         (0.89, 0.9, {"mode": "max", "tolerance": 0.02}, None),
-        (0.87, 0.9, {"mode": "max", "tolerance": 0.02}, "0.87 < 0.9 of the other (by 0.03 worse; tolerance 0.02)"),
-        (0.905, 0.9, {"mode": "max", "tolerance": -0.01}, "0.905 > 0.9 of the other (by 0.005 better; tolerance -0.01)"),
+        (0.87, 0.9, {"mode": "max", "tolerance": 0.02}, "0.87 < the other's 0.9 (by 0.03 worse; tolerance 0.02)"),
+        (0.905, 0.9, {"mode": "max", "tolerance": -0.01}, "0.905 > the other's 0.9 (by 0.005 better; tolerance -0.01)"),
         (2.0, 3.0, {"mode": "min"}, None),
-        (3.5, 3.0, {"mode": "min"}, "3.5 > 3 of the other (by 0.5 worse; tolerance 0)"),
-        (None, 0.5, {"mode": "max"}, "None is no number"),
+        (3.5, 3.0, {"mode": "min"}, "3.5 > the other's 3 (by 0.5 worse; tolerance 0)"),
+        (None, 0.5, {"mode": "max"}, "None is not a number"),
         (0.5, None, {"mode": "max"}, None),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
     judged = spec(thresholds={"accuracy": {"min": 0.95}}, must_beat=["accuracy"], compare_to="/champion")
     failed = verdict(judged, {"accuracy": 0.9}, {"accuracy": 0.92})["accuracy"]
     assert "min 0.95" in failed
-    assert "of the other" in failed
+    assert "the other's" in failed
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
         (
             {"thresholds": {"acuracy": {"min": 0.9}}},
             None,
-            "thresholds: got 'acuracy', which the evaluation does not return; expected accuracy, rows"
+            "thresholds: got 'acuracy', which the evaluation does not return; expected one of accuracy, rows"
             " (did you mean accuracy?)",
         ),
         (
