@@ -116,7 +116,7 @@ def test_sigstop_of_the_triggerer_hands_over_to_another_and_its_sigcont_stops_no
     wait_until(lambda: it.log().count("waiting: the job is running") >= 2)
     for process in first:
         process.resume()
-    wait_until(lambda: "its Ray job goes on" in it.log())
+    wait_until(lambda: "its Ray job continues" in it.log())
     it.go()
     it.succeeds([1], repeated=0)
     for process in first:
@@ -283,7 +283,7 @@ def test_sigterm_of_a_synchronous_task_that_has_a_retry_left_stops_no_job(scenar
     """Airflow's task process outlives a SIGTERM; what then ends it leaves the job to the retry."""
     it = scenario("synchronous").begin().held()
     os.kill(int((it.folder / "task.pid").read_text()), signal.SIGTERM)
-    wait_until(lambda: "The task is running: its Ray job goes on" in it.log())
+    wait_until(lambda: "The task is running: its Ray job continues" in it.log())
     it.go()
     it.succeeds([1], repeated=0)
 
@@ -335,7 +335,7 @@ def test_dag_test_runs_the_whole_task_without_scheduler_or_triggerer(scenario: M
 
 BAD = {
     "closes_over": "the captured object 'connection' of type Unpicklable",
-    "no_connection": "ray_conn_id: got 'nowhere', and there is no such connection",
+    "no_connection": "ray_conn_id: got 'nowhere', which does not exist",
     "wrong_type": "ray_conn_id: got 'a_web_server', a connection of type 'http'; expected one of type 'rayjobs'",
     "wrong_token": "answers 403 to the token given; expected the cluster's Ray auth token",
     "nonsense": "num_workers",

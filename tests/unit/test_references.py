@@ -413,5 +413,5 @@ def test_a_forged_artifact_keeps_no_other_step_from_its_cancel(tmp_path: Path, m
     evil = {"run": rundir.uri, "cluster": {"kuberay": {"name": "t", "address": "http://evil/{name}"}}}
     found = [step for data in [*forged, json.dumps(evil)] if (step := hooks._step(data)) is not None]
     assert [step.rundir.uri for step in found] == [rundir.uri]
-    assert "its driver is to stop by itself: kuberay.address: got 'http://evil/" in hooks._cancel(found[0])
+    assert "its driver stops by itself: kuberay.address: got 'http://evil/" in hooks._cancel(found[0])
     assert rundir.intent().cancel_through == 1
