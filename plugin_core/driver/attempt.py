@@ -189,11 +189,11 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
         return exc.exit_code
     if receipt is None:
-        print(f"run_config.storage_path: {uri} holds no receipt of this attempt as seen from this node: the path is not"
+        print(f"run_config.storage_path: {uri} has no receipt of this attempt as seen from this node: the path is not"
               " shared with the cluster", file=sys.stderr)  # fmt: skip
         return EXIT_NOT_SHARED
     if receipt.nonce != nonce:
-        print(f"another submission is attempt {attempt} of {uri}; this one stops", file=sys.stderr)
+        print(f"attempt {attempt} of {uri} belongs to another submission; stopping", file=sys.stderr)
         return FencedError.exit_code
 
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:

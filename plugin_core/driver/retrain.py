@@ -1,7 +1,7 @@
 """Retrain: train → evaluate against the champion → promote, in one job.
 
 Each part is a nested run with its own result, so an attempt resumes at the part that was killed. The alias is read before
-each evaluation and moved only if it still points there: if it was moved meanwhile, the new model is evaluated against.
+each evaluation and moved only if it is unchanged; if it moved meanwhile, the model is evaluated against the new champion.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
         while not over.wait(RELAY_S):
             try:
                 relay()
-            except Exception as exc:  # noqa: BLE001 - what is only shown never ends a training
+            except Exception as exc:  # noqa: BLE001 - relaying must never end a training
                 logger.warning("could not relay the training's reports: %s", exc)
 
     thread = threading.Thread(target=follow, daemon=True, name="relay")

@@ -129,7 +129,7 @@ class Trial(tune.Trainable):
         try:
             if child.rundir.result() is None:
                 child.rundir.write_result(run_step(child, on_report=Sender(self._mailbox, name)))
-        except Exception as exc:  # noqa: BLE001 - handed to the actor's main thread
+        except Exception as exc:  # noqa: BLE001 - re-raised in the actor's main thread
             self._error = exc
         finally:
             ray.get(self._mailbox.end.remote(name))
@@ -143,7 +143,7 @@ class Trial(tune.Trainable):
         # a leg that starts from a checkpoint of the last epoch has nothing left to report
         if not self._told and not self._reference:
             given = f"metric: got {self._search_spec.metric!r}"
-            raise self._refused(given, "which the train function did not report: it reported nothing")
+            raise self._refused(given, "but the train function reported nothing; expected a metric that it reports")
         return {RESULT_DUPLICATE: True, "done": True}
 
     def _check(self, metrics: dict[str, Any]) -> None:
