@@ -164,7 +164,7 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
 def _terminal_without_end(seen: Observed) -> Action:
     if seen.job_exit_code == EXIT_NOT_SHARED:
         why = (
-            "run_config.storage_path: the driver on the cluster found no receipt there, so the path is not shared with"
+            "run_config.storage_path: the driver on the cluster found no receipt there, so this path is not shared with"
             " the cluster; expected storage that both sides can access (s3://, or a shared file system)"
         )
         return Action(Do.FAIL, why, "spec_error")
