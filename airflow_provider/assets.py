@@ -1,4 +1,4 @@
-"""What a step's outlets say of its result: the checkpoint's place, the metrics and the run, as extra of the asset event."""
+"""Asset events of a step's outlets: checkpoint URI, metrics and run in the event's extra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
-#: Airflow keeps an event's extra in its database; what a consumer needs beyond these is in the run directory.
+#: Airflow stores an event's extra in its database, so it is kept small; everything else is in the run directory.
 _KEPT = (
     *("kind", "run", "checkpoint", "best_checkpoint", "best", "best_config", "metrics", "passed", "output", "rows"),
     *("outcome", "champion", "name", "version", "dataset"),
@@ -15,7 +15,7 @@ _KEPT = (
 
 
 def announce(outlets: list[Any], outlet_events: Any, result: Mapping[str, Any]) -> None:
-    """Give each outlet the result: an asset's event as its extra, an alias an asset that stands for the checkpoint."""
+    """Attach the result to each outlet: to an asset as its event's extra, to an alias as an asset for the checkpoint."""
     extra = {name: result[name] for name in _KEPT if result.get(name) is not None}
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):

@@ -1,5 +1,5 @@
-"""What all operators share. What a step does is `plugin_core`'s to say; here is only what Airflow adds: connection,
-templates, the run's name, deferral, cancel, outlets."""
+"""The base of all operators. Steps are implemented in `plugin_core`; this adds what is specific to Airflow: connection,
+templates, run name, deferral, cancel, outlets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from plugin_core.engine import (
     safe_link,
 )
 
-#: What a deferred task resumes with when its trigger itself broke.
+#: The `next_method` with which Airflow resumes a deferred task whose trigger failed.
 _TRIGGER_FAILED = "__fail__"
 
 
@@ -59,16 +59,16 @@ class RayStepOperator(BaseOperator):
     """A step on a Ray cluster.
 
     :param spec: the whole step: a spec, a dict of its fields, or the path of a YAML or JSON file (relative to the DAG
-        file). Instead of it, a subclass takes the spec's fields as keyword arguments.
-    :param ray_conn_id: a connection of type `rayjobs`; None, or no connection `ray_default`: the embedded local cluster.
-    :param storage_path: where the run is kept, for a spec that names no place; default: the connection's, then
-        `RAY_STORAGE`, then `~/ray_results`.
-    :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one made
-        of the DAG's, run's and task's ids.
-    :param deferrable: give the worker slot back while the Ray job runs.
-    :param run_config, limits, runtime_env, tracking: the spec's fields of these names.
+        file). Subclasses accept the spec's fields as keyword arguments instead.
+    :param ray_conn_id: a connection of type `rayjobs`. None, or a missing `ray_default`: the embedded local cluster.
+    :param storage_path: where the run is stored if the spec does not say; default: the connection's, then `RAY_STORAGE`,
+        then `~/ray_results`.
+    :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one built
+        from the DAG, run and task ids.
+    :param deferrable: release the worker slot while the Ray job runs.
+    :param run_config, limits, runtime_env, tracking: the spec's fields of the same names.
 
-    Templates are rendered in every string of the spec; functions stay as they are.
+    Every string of the spec is templated; functions are left unchanged.
     """
 
     template_fields: Sequence[str] = ("spec", "run_name", "storage_path", "ray_conn_id")
@@ -96,7 +96,7 @@ class RayStepOperator(BaseOperator):
         shared = {"run_config": run_config, "limits": limits, "runtime_env": runtime_env, "tracking": tracking}
         all_fields = {**(fields or {}), **shared}
         for name, value in (("spec", spec), *all_fields.items()):
-            check_size(value, name)  # Airflow walks over it again and again
+            check_size(value, name)  # Airflow traverses it repeatedly
         given = {name: _as_dict(value) for name, value in all_fields.items() if value is not None}
         if spec is not None and given:
             raise SpecError(f"spec: got together with {', '.join(sorted(given))}; expected one or the other")
@@ -108,7 +108,7 @@ class RayStepOperator(BaseOperator):
         self._following: tuple[Supervisor, Any] | None = None
 
     def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
-        """Functions and classes of the spec are no templates, whatever attributes they have."""
+        """Skip functions and classes in the spec, whatever attributes they have."""
         if isinstance(content, type) or inspect.isroutine(content):
             return content
         return super().render_template(content, *args, **kwargs)
@@ -117,7 +117,7 @@ class RayStepOperator(BaseOperator):
         ti = context["ti"]
         with as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
-            # deferred, the trigger tells everything from the start
+            # when deferred, the trigger shows everything from the start
             listener = teller(self.log, "state") if self.deferrable else teller(self.log)
             rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), listener))
             self.log.info("Run %s", rundir.uri)
@@ -144,7 +144,7 @@ class RayStepOperator(BaseOperator):
             return self._hand_over(context, event["result"])
 
     def dry_run(self) -> None:
-        """Log what would run: the validated spec, where, and under which name. Nothing is submitted or written."""
+        """Log what would run: the validated spec, cluster and run directory. Submits and writes nothing."""
         ti = SimpleNamespace(dag_id=self.dag_id, run_id="dry_run", task_id=self.task_id, map_index=-1)
         with as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
@@ -154,7 +154,7 @@ class RayStepOperator(BaseOperator):
             )
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Any) -> Any:
-        """A trigger that broke leaves a job that nobody follows: cancel it; a retry goes on from its last checkpoint."""
+        """If the trigger failed, nobody follows the job: cancel it. A retry resumes from its last checkpoint."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         finally:
@@ -163,21 +163,21 @@ class RayStepOperator(BaseOperator):
                 self._cancel(newest_run(self.build_spec(context["ti"], place)), place.cluster)
 
     def on_kill(self) -> None:
-        """In synchronous mode: cancel the run when its task is over, not when it is only to run again."""
+        """In synchronous mode: cancel the run if its task is over, but not if the task will run again."""
         if self._following is None:
             return
         supervisor, ti = self._following
         state = task_state(ti)
         last_try = state == "running" and ti.try_number > ti.max_tries
         if not over(state) and not last_try:
-            self.log.info("The task is %s: its Ray job goes on", state)
+            self.log.info("The task is %s: its Ray job continues", state)
             return
         self.log.info("The task is %s: cancelling", state)
         supervisor.give_up()
         self._cancel(supervisor.rundir, supervisor.cluster)
 
     def build_spec(self, ti: Any, place: Place) -> StepSpec:
-        """The validated spec of this task instance, with the run's name, out of the rendered fields."""
+        """Build this task instance's validated spec, with the run's name, from the rendered fields."""
         data = self.spec
         if isinstance(data, Mapping):
             data = {name: as_reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
@@ -187,7 +187,7 @@ class RayStepOperator(BaseOperator):
         return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)
 
     def _follow(self, supervisor: Supervisor, ti: Any) -> StepResult:
-        """Synchronous mode: the same run, followed by this process."""
+        """Synchronous mode: this process follows the run."""
         self._following = (supervisor, ti)
         try:
             return run_sync(supervisor.run())
@@ -196,24 +196,24 @@ class RayStepOperator(BaseOperator):
             raise
 
     def _remember(self, context: Any, rundir: RunDir) -> None:
-        """Before the submit: where the run is, for whoever cancels it without this task or its trigger (`listener`)."""
+        """Before the submit: store the run's URI, so that it can be cancelled without this task or trigger (`listener`)."""
         if (store := context.get("task_state_store")) is not None:
             store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
 
     def _push_link(self, ti: Any, rundir: RunDir, place: Place) -> None:
-        """Airflow takes links at the end of a task; this shows the job's while it runs."""
+        """Show the job's link while the task runs; Airflow collects links only at its end."""
         receipt = rundir.receipt(rundir.latest())
         if receipt is not None and (url := receipt.job_url(place.dashboard_url)):
             ti.xcom_push(key=RayJobLink().xcom_key, value=url)
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """The last thing of a task: a clear after this asks for another generation."""
+        """The last act of a task: a clear after this requests a new generation."""
         if pages := [page for url in result.get("tracking", {}).values() if (page := safe_link(url))]:
             context["ti"].xcom_push(key=RayTrackingLink().xcom_key, value=pages[0])
         announce(self.outlets, context.get("outlet_events"), result)
         RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
         if (store := context.get("task_state_store")) is not None:
-            store.delete(RUN_KEY)  # nothing is left to cancel: the end of the DAG run passes this task over
+            store.delete(RUN_KEY)  # nothing left to cancel: the end of the DAG run skips this task
         return result
 
     def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:
@@ -221,7 +221,7 @@ class RayStepOperator(BaseOperator):
 
 
 def _as_dict(value: Any) -> Any:
-    """A spec becomes a dict: its strings are templates too, and Airflow compares what it serialises of it."""
+    """Convert a spec to a dict, so that its strings are templated and Airflow can serialise and compare it."""
     if isinstance(value, list):
         return [_as_dict(item) for item in value]
     if isinstance(value, Tracker):
@@ -236,7 +236,7 @@ _REFERENCES = ("checkpoint", "resume_from", "compare_to")
 
 
 def as_reference(name: str, value: Any) -> Any:
-    """Jinja without native rendering turns a result's dict into its text."""
+    """Parse a result's dict back from the text that non-native Jinja rendering makes of it."""
     if not (isinstance(value, str) and value.lstrip().startswith("{")):
         return value
     try:
@@ -247,7 +247,7 @@ def as_reference(name: str, value: Any) -> Any:
 
 @contextmanager
 def as_airflow_errors() -> Iterator[None]:
-    """Errors of ours become what Airflow retries, or does not."""
+    """Convert our errors to exceptions that Airflow retries, or does not."""
     try:
         yield
     except RayTrainWorkflowsError as exc:
@@ -258,7 +258,7 @@ def as_airflow_errors() -> Iterator[None]:
 
 
 def _fail(failed: Mapping[str, Any]) -> NoReturn:
-    """Raise what Airflow retries, or does not; the user's own traceback stands last in the task's log."""
+    """Raise an exception that Airflow retries, or does not; the user's traceback comes last in the task's log."""
     text = f"{failed['error']}: {failed['message']}"
     if failed["details"]:
         text = f"{text}\n\n{failed['details']}"

@@ -1,4 +1,4 @@
-"""What the operators and the trigger share: logging, errors as data, the task's state."""
+"""Shared by the operators and the trigger: logging, errors as data, the task's state."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 
 from plugin_core.engine import Event, Listener, RayTrainWorkflowsError
 
-#: States after which nobody waits for the run any more. In every other one (deferred, queued, running, restarting, or none
-#: yet, just after a clear) the task goes on with it.
+#: States in which nobody waits for the run any more. In all others (deferred, queued, running, restarting, or none just
+#: after a clear) the task will continue it.
 _OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", "gone"})
-#: A traceback travels through Airflow's database with the trigger's event.
+#: Most characters of a traceback, which goes through Airflow's database with the trigger's event.
 DETAILS_CHARS = 16_000
-#: Under this key a task's state store holds where its run is.
+#: The key of the run's URI in a task's state store.
 RUN_KEY = "ray_run"
 HEALTH_TIMEOUT_S = 3.0
 
 
 def teller(log: Any, *kinds: str) -> Listener:
-    """A listener that writes a run's events into the task's log: all of them, or those of the given kinds."""
+    """Return a listener that writes a run's events to the task's log: all, or those of the given kinds."""
 
     def tell(event: Event) -> None:
         if kinds and event.kind not in kinds:
             return
         lines = event.text.splitlines()
         if event.kind == "log":
-            # folded in the UI, under the last of its lines
+            # folded in the UI, with the last line as its title
             lines = [f"::group::Ray job's log, {len(lines)} lines … {lines[-1][:100]}", *lines, "::endgroup::"]
         for line in lines:
             log.info("%s", line)
@@ -35,7 +35,7 @@ def teller(log: Any, *kinds: str) -> Listener:
 
 
 def metadata(ti: Any) -> dict[str, str]:
-    """Which task a Ray job belongs to, shown by `ray job list` and by trackers."""
+    """The task a Ray job belongs to, as shown by `ray job list` and by trackers."""
     if ti is None:
         return {}
     ids = {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}
@@ -44,16 +44,16 @@ def metadata(ti: Any) -> dict[str, str]:
 
 
 def request_of(ti: Any) -> str:
-    """Who asks for the task's run: equal for automatic retries, another one after a person's clear.
+    """The id of a request for the task's run: the same for automatic retries, a new one after a person's clear.
 
-    A clear raises `max_tries` (`clear_task_instances` in Airflow's models/taskinstance.py), a retry does not. A clear of a
-    task that runs does not raise it either; then no result was handed over yet, and both mean to go on with the run.
+    A clear increments `max_tries` (`clear_task_instances` in Airflow's models/taskinstance.py), a retry does not. Clearing
+    a running task does not either, but then no result was delivered yet, and both mean continuing the run.
     """
     return f"{ti.run_id}#{getattr(ti, 'max_tries', 0)}"
 
 
 def error_payload(exc: RayTrainWorkflowsError) -> dict[str, Any]:
-    """An error as the trigger's event carries it."""
+    """Convert an error to the payload of the trigger's event."""
     return {
         "status": "error",
         "error": type(exc).__name__,
@@ -65,20 +65,20 @@ def error_payload(exc: RayTrainWorkflowsError) -> dict[str, Any]:
 
 
 def task_state(ti: Any) -> str | None:
-    """The task's state as the database has it now; "gone" when there is no such task any more. Blocks."""
+    """Return the task's current state in the database; "gone" if the task no longer exists. Blocks."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     mapped = ti.map_index is not None and ti.map_index >= 0
     states = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
     ).get(ti.run_id, {})
-    # Airflow writes a mapped task's key like this
+    # Airflow's key of a mapped task
     state: str | None = states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
     return state
 
 
 def without_triggerer() -> str:
-    """A sentence when no triggerer is alive, as far as the API server tells; "" when one is, or nobody tells. Blocks."""
+    """Return a warning if the API server reports no live triggerer; "" if there is one, or it is unknown. Blocks."""
     from airflow.providers.common.compat.sdk import conf
 
     api = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None) or ""
@@ -91,8 +91,8 @@ def without_triggerer() -> str:
     if status == "healthy":
         return ""
     return (
-        f"no triggerer is alive (its health: {status}); the Ray job runs, and this task stays deferred until a triggerer is"
-        " started (`airflow triggerer`); deferrable=False does without one"
+        f"no triggerer is alive (its health: {status}); the Ray job runs, but this task stays deferred until a triggerer is"
+        " started (`airflow triggerer`); deferrable=False needs none"
     )
 
 

@@ -1,4 +1,4 @@
-"""`@task.ray_train`: the decorated function is the train loop that runs on every worker.
+"""`@task.ray_train`: turns a function into the train loop that runs on every worker.
 
 @task.ray_train(scaling_config={"num_workers": 2})
 def train(config):
@@ -21,7 +21,7 @@ from plugin_core.engine import SpecError, StepSpec
 
 
 class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
-    """A RayTrainOperator whose loop is the decorated function, sent by value; what it is called with is its config."""
+    """A RayTrainOperator whose loop is the decorated function, pickled by value; the call's argument is its config."""
 
     custom_operator_name = "@task.ray_train"
     template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *RayTrainOperator.template_fields)
@@ -40,13 +40,13 @@ class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
         **kwargs: Any,
     ):
         if kwargs.get("spec") is not None:
-            raise SpecError("spec: got to @task.ray_train, whose function is the train loop; expected a spec's fields")
+            raise SpecError("spec: got one in @task.ray_train, whose function is the train loop; expected spec fields")
         if not (op_args or op_kwargs):
             parameters = list(inspect.signature(python_callable).parameters.values())
             default = parameters[0].default if parameters else None
             op_args = [train_loop_config or (default if isinstance(default, dict) else {})] if parameters else []
         elif train_loop_config is not None:
-            raise SpecError("train_loop_config: got to @task.ray_train and in the call; expected one or the other")
+            raise SpecError("train_loop_config: got it in @task.ray_train and in the call; expected one or the other")
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,

@@ -1,4 +1,4 @@
-"""What Airflow learns about this provider without importing it."""
+"""The provider's metadata, which Airflow reads without importing the rest."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "storage_path": {
                         "label": "Storage path",
-                        "description": "Where runs are kept when a task says nothing: s3://bucket/prefix, or a folder"
+                        "description": "Where runs are stored by default: s3://bucket/prefix, or a folder"
                         " that Airflow and the cluster share",
                         "schema": {"type": ["string", "null"]},
                     },
                     "namespace": {
                         "label": "Namespace",
-                        "description": "Begins the names of runs, where several Airflow deployments share a storage path",
+                        "description": "Prefix of run names, if several Airflow deployments share a storage path",
                         "schema": {"type": ["string", "null"]},
                     },
                     "dashboard_url": {
                         "label": "Public dashboard URL",
-                        "description": "Where a browser reaches the Ray dashboard, for links, when that is not Host",
+                        "description": "The Ray dashboard's address for browsers, used in links, if not Host",
                         "schema": {"type": ["string", "null"], "format": "url"},
                     },
                     "verify": {
@@ -62,22 +62,22 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "env_vars": {
                         "label": "Environment variables",
-                        "description": "A JSON object, for every job: credentials of trackers and storage",
+                        "description": "A JSON object, set in every job: credentials of trackers and storage",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
                     "env_files": {
                         "label": "Files named by environment variables",
-                        "description": "A JSON object of variable and content, for every job: a tracker's credentials file",
+                        "description": "A JSON object, variable to file content, for every job: credentials files",
                         "schema": {"type": ["string", "null"], "format": "password"},
                     },
                     "kuberay": {
                         "label": "KubeRay",
-                        "description": "A JSON object: the fields of a KubeRayCluster, for a cluster of each run's own",
+                        "description": "A JSON object: the fields of a KubeRayCluster, for one cluster per run",
                         "schema": {"type": ["string", "null"], "format": "json"},
                     },
                     "autoscaling": {
                         "label": "Autoscaling",
-                        "description": "Nodes may come later: a step that does not fit now waits instead of being refused",
+                        "description": "Nodes can be added: a step that does not fit now waits instead of being rejected",
                         "schema": {"type": ["boolean", "null"], "default": False},
                     },
                 },

@@ -1,4 +1,4 @@
-"""From an Airflow connection to the core's cluster."""
+"""Maps an Airflow connection to the core's cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_CONN_ID = "ray_default"
 
 @dataclass(frozen=True)
 class Place:
-    """What a connection says: the cluster, and the defaults of the runs on it."""
+    """The content of a connection: the cluster, and defaults for runs on it."""
 
     cluster: Cluster
     storage_path: str | None = None
@@ -38,14 +38,14 @@ class Place:
 class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
-    * Host, scheme (default `http`) and port (default 8265), or a whole URL as host; the password is the Ray auth token.
-      Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (of each job, as credentials), `dashboard_url`
-      (where a person's browser reaches it), and the defaults `storage_path` and `namespace`.
-    * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for a cluster of each run's own on Kubernetes.
+    * Host, scheme (default `http`) and port (default 8265), or a full URL as host; the password is the Ray auth token.
+      Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
+      `dashboard_url` (the dashboard's address for browsers), and the defaults `storage_path` and `namespace`.
+    * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run on Kubernetes.
     * `ray_conn_id=None`: the embedded local cluster.
-    * `ray_default`, when no such connection exists: the embedded local cluster too. It is one Ray head per machine and
+    * `ray_default`, if no such connection exists: also the embedded local cluster. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
-    * Any other id has to exist.
+    * Any other id must exist.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -72,7 +72,7 @@ class RayJobsHook(BaseHook):
         return place
 
     async def aget_cluster(self) -> Cluster:
-        """`get_cluster` for a trigger: nothing in it blocks the event loop."""
+        """`get_cluster` for a trigger: does not block the event loop."""
         if self.ray_conn_id is None:
             return LocalCluster()
         try:
@@ -84,7 +84,7 @@ class RayJobsHook(BaseHook):
         return cluster
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the test button in the list of connections."""
+        """Called by the test button in the list of connections."""
         try:
             return True, run_sync(describe_cluster(self.get_cluster()))
         except RayTrainWorkflowsError as exc:
@@ -92,7 +92,7 @@ class RayJobsHook(BaseHook):
 
 
 def _secrets(cluster: Cluster) -> list[str]:
-    """What Airflow is to mask in its logs, also where a job prints it."""
+    """Values for Airflow to mask in its logs, including those printed by a job."""
     return [*Secrets(cluster.env_vars, cluster.env_files).masks, *getattr(cluster, "headers", {}).values()]
 
 
@@ -100,7 +100,7 @@ def _without_connection(conn_id: str) -> Place:
     if conn_id == DEFAULT_CONN_ID:
         return Place(LocalCluster())
     raise SpecError(
-        f"ray_conn_id: got {conn_id!r}, and there is no such connection; expected the id of a connection of type"
+        f"ray_conn_id: got {conn_id!r}, which does not exist; expected the id of a connection of type"
         f" {RayJobsHook.conn_type}, or None for the embedded local cluster"
     )
 
@@ -124,7 +124,7 @@ def _place(connection: Any) -> Place:
         return Place(kuberay_from_json(kuberay, **common), *defaults)
     host = connection.host or ""
     if not host:
-        raise SpecError(f"ray_conn_id: got {connection.conn_id!r}, whose host is empty; expected a host name or a URL")
+        raise SpecError(f"ray_conn_id: got {connection.conn_id!r}, which has no host; expected a host name or a URL")
     address = host if "://" in host else f"{connection.schema or 'http'}://{host}:{connection.port or 8265}"
     return Place(RayCluster(address, autoscaling=_flag("autoscaling", extra.get("autoscaling")), **common), *defaults)
 
@@ -134,18 +134,18 @@ def _texts(name: str, value: Any) -> dict[str, str]:
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:
-    """The form gives JSON as text, a connection written as JSON gives the object itself."""
+    """Read a JSON object: text from the form, or the object itself from a connection written as JSON."""
     try:
         given = json.loads(value) if isinstance(value, str) and value else value or {}
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise SpecError(f"{name}: the connection's extra holds no JSON object; expected one")
+        raise SpecError(f"{name}: got no JSON object in the connection's extra; expected one")
     return given
 
 
 def _flag(name: str, value: Any) -> bool:
-    """The form gives a flag as text."""
+    """Read a flag, which the form gives as text."""
     if value is None or isinstance(value, bool):
         return bool(value)
     words = {"": False, "false": False, "true": True}
@@ -155,7 +155,7 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _verify(value: Any) -> Any:
-    """The form gives it as text; what is neither a flag nor text the cluster refuses."""
+    """Read a flag or path, which the form gives as text; the cluster rejects anything else."""
     if value is None or value == "":
         return True
     return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value

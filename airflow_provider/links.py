@@ -1,4 +1,4 @@
-"""The links from a task to its Ray job's page on the dashboard, and to its tracking run."""
+"""Links from a task to its Ray job on the dashboard and to its tracking run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class _PushedLink(BaseOperatorLink):
 
 
 class RayJobLink(_PushedLink):
-    """Pushed at the submit, so that the link shows while the job runs."""
+    """Pushed at the submit, so that the link is available while the job runs."""
 
     name = "Ray job"
 
 
 class RayTrackingLink(_PushedLink):
-    """The page of the run's first tracker that has one, pushed at the end."""
+    """The run's page at the first tracker that has one; pushed at the end."""
 
     name = "Tracking"

@@ -1,8 +1,8 @@
 """Cancels the runs of tasks that are over, from Airflow's own servers.
 
-A deferred task's run is cancelled by its trigger, a running one's by its process. This one holds when neither is there: no
-triggerer alive, the task's process killed for good. Airflow calls it in the API server when a person marks a task or a DAG
-run, and in the scheduler when a task is lost or a DAG run ends (also by its time-out).
+Normally the trigger cancels a deferred task's run, and the task's process a running one's. This listener covers the case
+where neither exists: no triggerer is alive, or the task's process was killed. Airflow calls it in the API server when a
+person marks a task or a DAG run, and in the scheduler when a task is lost or a DAG run ends (also on timeout).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from airflow.listeners import hookimpl
 
 from airflow_provider.common import RUN_KEY, over
 
-#: Runs whose end is waited for at once, and seconds that one is waited for: the run directory says already that the run is
-#: to stop, which its driver obeys when its cluster cannot be reached from here.
+#: Most runs whose end is awaited at once, and seconds to wait for one. The cancel is already recorded in the run directory,
+#: so the driver stops even if its cluster cannot be reached from here.
 AT_ONCE, PATIENCE_S = 8, 600.0
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def on_dag_run_success(dag_run: Any, msg: str) -> None:
 
 
 def _ended(ti: Any) -> None:
-    # a task's own process calls too, with an object of its own: what it ends, it ends itself
+    # a task's own process also calls this, with a different object; it cancels its own run
     if hasattr(ti, "_sa_instance_state") and over(ti.state):
         _cancel_runs_of(ti, dag_id=ti.dag_id, run_id=ti.run_id, task_id=ti.task_id, map_index=ti.map_index)
 
@@ -74,17 +74,17 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     def cancel_them(_: Any) -> None:
         from plugin_core.engine import in_background
 
-        # not here: a person waits for the page, and the scheduler's loop for this
+        # in the background: a person is waiting for the page, or the scheduler's loop is blocked
         for run in runs:
             if isinstance(run, dict) and "uri" in run:
                 in_background(_cancel(run["uri"], run["ray_conn_id"]))
 
-    # once the task's state is to be seen: the trigger whose attempt is cancelled asks for it (`Supervisor.wanted`)
+    # only once the task's state is committed: the trigger whose attempt is cancelled reads it (`Supervisor.wanted`)
     event.listen(session, "after_commit", cancel_them, once=True)
 
 
 async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
-    """Cancel what lives of a run, and wait until its processes are gone."""
+    """Cancel a run if it is still active, and wait until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
     from plugin_core.engine import RunDir, Threads, acancel, in_thread
 
@@ -93,14 +93,14 @@ async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
         attempt = await threads(rundir.latest)
         if not attempt or await threads(rundir.end, attempt) is not None:
             return
-        # said where the driver reads it: this holds whatever happens next
+        # record the cancel where the driver reads it: this holds whatever happens next
         await threads(rundir.cancel, attempt)
         async with _places(asyncio.get_running_loop()):
             cluster = await in_thread(lambda: RayJobsHook(ray_conn_id).get_cluster())
             outcome = await asyncio.wait_for(acancel(rundir, cluster, attempt), PATIENCE_S)
         logger.info("%s: %s", run_uri, outcome)
     except TimeoutError:
-        logger.warning("%s: told to stop, which could not be seen within %.0f s", run_uri, PATIENCE_S)
+        logger.warning("%s: cancel recorded, but the run had not stopped within %.0f s", run_uri, PATIENCE_S)
     except Exception:
-        # the trigger or the task's process may cancel too; an error here must not get lost
-        logger.exception("%s could not be cancelled", run_uri)
+        # the trigger or the task's process may also cancel; do not lose an error here
+        logger.exception("could not cancel %s", run_uri)

@@ -1,4 +1,4 @@
-"""The operators: one step each, run as a Ray job, its result a small JSON dict in XCom.
+"""The operators: each runs one step as a Ray job and returns its result as a small JSON dict in XCom.
 
 train = RayTrainOperator(task_id="train", train_loop_per_worker=train_loop, scaling_config={"num_workers": 2})
 RayEvaluateOperator(task_id="evaluate", evaluate=evaluate, checkpoint=train.output)
@@ -16,10 +16,10 @@ from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSp
 
 
 class RayTrainOperator(RayStepOperator):
-    """Distributed training (`plugin_core.TrainSpec`, whose fields are the keyword arguments; None: the spec's default).
+    """Distributed training. The keyword arguments are the fields of `plugin_core.TrainSpec`; None: the spec's default.
 
-    XGBoost's and LightGBM's `params` are called `model_params` here, since every Airflow operator has `params` of its own.
-    Returns the train result; `checkpoint=train.output` hands its checkpoint to the next step.
+    XGBoost's and LightGBM's `params` are called `model_params` here, since every Airflow operator has its own `params`.
+    Returns the train result; `checkpoint=train.output` passes its checkpoint to the next step.
     """
 
     spec_class = TrainSpec
@@ -138,7 +138,7 @@ class RayRetrainOperator(RayStepOperator):
 
 
 class RayEvaluateOperator(RayStepOperator):
-    """The metrics of a checkpoint (`plugin_core.EvaluateSpec`); the result's `passed` says whether they are good enough."""
+    """Evaluate a checkpoint (`plugin_core.EvaluateSpec`); the result's `passed` says whether it met its thresholds."""
 
     spec_class = EvaluateSpec
 
@@ -193,7 +193,7 @@ class RayEvaluateOperator(RayStepOperator):
 
 
 class RayBatchInferOperator(RayStepOperator):
-    """A predictor over a dataset, to files (`plugin_core.BatchInferSpec`)."""
+    """Run a predictor over a dataset and write files (`plugin_core.BatchInferSpec`)."""
 
     spec_class = BatchInferSpec
 
@@ -240,10 +240,9 @@ class RayBatchInferOperator(RayStepOperator):
 
 
 class PromoteModelOperator(BaseOperator):
-    """Let a model's alias stand for a result's checkpoint (`plugin_core.promote`); returns the version. A retry
-    promotes once.
+    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version. Safe to retry.
 
-    :param result: an evaluation's, a training's, a search's or a retraining's output, or a checkpoint's URI.
+    :param result: the output of an evaluation, a training, a search or a retraining, or a checkpoint's URI.
     :param registry: a folder or URI, or `mlflow`; default: `_models/` in the default storage path.
     """
 

@@ -1,4 +1,4 @@
-"""What Airflow's servers load of this provider beside its operators: the listener."""
+"""The Airflow plugin that registers the listener."""
 
 from typing import Any, ClassVar
 

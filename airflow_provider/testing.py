@@ -1,4 +1,4 @@
-"""A real headless Airflow for tests and demos, in a home of its own, driven over REST."""
+"""A real headless Airflow for tests and demos, with its own home, driven over REST."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OVER = frozenset({"success", "failed"})
 
 
 class AirflowServer:
-    """Scheduler, triggerer, DAG processor and API server on free ports, with SQLite; a context manager.
+    """A context manager that runs scheduler, triggerer, DAG processor and API server on free ports, with SQLite.
 
-    `home` gets Airflow's own files, `dags` is the folder of DAG files, `environment` is added to that of every process
-    (also of the Ray jobs on the embedded head, when a task is what starts it). Each part is a process of its own, with a
-    session of its own, so that a test can end one and start it again: `kill("triggerer")`, `start("triggerer")`.
+    `home` gets Airflow's files, `dags` is the folder of DAG files, `environment` is added to every process's environment
+    (and to that of Ray jobs on the embedded head, if a task starts it). Each part is a separate process in its own session,
+    so that a test can kill and restart it: `kill("triggerer")`, `start("triggerer")`.
     """
 
     START_TIMEOUT_S = 240.0
@@ -59,7 +59,7 @@ class AirflowServer:
             **kept,
             **{f"AIRFLOW__{key}": value for key, value in settings.items()},
             "AIRFLOW_HOME": str(home),
-            # its parts start each other as `airflow …`
+            # Airflow's parts start each other as `airflow …`
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
             "NO_PROXY": "127.0.0.1,localhost",
             **(environment or {}),
@@ -84,12 +84,12 @@ class AirflowServer:
         self.stop()
 
     def start(self, part: str) -> None:
-        """Start one of `PARTS`, again or once more, and wait until Airflow calls it healthy."""
+        """Start or restart one of `PARTS` (or start another instance), and wait until Airflow reports it healthy."""
         self._airflow(part)
         self._wait_until_healthy(part)
 
     def kill(self, part: str, number: int = signal.SIGKILL) -> None:
-        """Send a signal to every process of a part's sessions; when it ends them, wait until they are gone."""
+        """Send a signal to all processes of a part; if it is fatal, wait until they are gone."""
         processes = self.processes(part)
         for process in processes:
             _signal(process, number)
@@ -97,7 +97,7 @@ class AirflowServer:
             psutil.wait_procs(processes, timeout=30)
 
     def stop(self) -> None:
-        """End every process of Airflow's sessions and wait until they are gone."""
+        """End all of Airflow's processes and wait until they are gone."""
         for sent in (signal.SIGTERM, signal.SIGKILL):
             left = self.processes()
             for process in left:
@@ -108,10 +108,10 @@ class AirflowServer:
                 started.poll()
             if not self.processes():
                 return
-        raise RuntimeError(f"processes of Airflow are left: {self.processes()}")
+        raise RuntimeError(f"Airflow processes are still running: {self.processes()}")
 
     def command(self, *words: str, timeout_s: float = 300) -> str:
-        """Run `airflow …` to its end in this Airflow's environment; returns what it printed."""
+        """Run `airflow …` to its end in this Airflow's environment; return its output."""
         done = subprocess.run(
             [sys.executable, "-m", "airflow", *words],
             stdin=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ class AirflowServer:
         return done.stdout
 
     def processes(self, part: str | None = None) -> list[psutil.Process]:
-        """What lives of Airflow's sessions (or of one part's), also where a parent is gone."""
+        """The live processes of Airflow (or of one part), including orphans."""
         sessions = {process.pid for name, process in self._started if part is None or name == part}
         return [process for process in psutil.process_iter() if _session(process.pid) in sessions and _lives(process)]
 
@@ -149,11 +149,11 @@ class AirflowServer:
     # ---- REST
 
     def request(self, method: str, path: str, body: Any = None) -> Any:
-        """A call of the REST API under `/api/v2`; raises urllib's HTTPError."""
+        """Call the REST API under `/api/v2`. Raises urllib's HTTPError."""
         return self._call(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
 
     def trigger(self, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 120) -> str:
-        """Start a DAG run, as soon as the DAG is known; returns its id."""
+        """Start a DAG run as soon as the DAG is parsed; return its id."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -184,7 +184,7 @@ class AirflowServer:
         return {instance["task_id"]: instance["state"] for instance in instances}
 
     def wait_for_task(self, dag_id: str, run_id: str, task_id: str, states: set[str], timeout_s: float = 300) -> str:
-        """Until the task is in one of `states`; its state, also when the run ended otherwise."""
+        """Wait until the task is in one of `states` or has failed; return its state."""
         return str(
             _wait(
                 f"task {task_id} of {dag_id} to be {' or '.join(sorted(states))}",
@@ -198,7 +198,7 @@ class AirflowServer:
         )
 
     def wait(self, dag_id: str, run_id: str, timeout_s: float = 400) -> str:
-        """Until the DAG run is over; its state."""
+        """Wait until the DAG run is over; return its state."""
         return str(
             _wait(
                 f"run {run_id} of {dag_id} to end",
@@ -212,7 +212,7 @@ class AirflowServer:
         return self.request("GET", path)["value"]
 
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """What the buttons "mark as failed" and "mark as success" do."""
+        """Do what the buttons "mark as failed" and "mark as success" do."""
         self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state})
 
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:

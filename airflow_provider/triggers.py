@@ -14,15 +14,15 @@ from airflow_provider.common import error_payload, metadata, over, task_state, t
 from airflow_provider.hooks import RayJobsHook
 from plugin_core.engine import RayTrainWorkflowsError, RunDir, Supervisor, acancel
 
-#: Cancellations under way: a task that nobody refers to may be collected before its end.
+#: Cancellations in progress: an asyncio task without a reference may be garbage-collected before it ends.
 _CANCELLING: set[asyncio.Task[None]] = set()
 
 
 class RayStepTrigger(BaseTrigger):
-    """Brings the run at `run_uri` to its end and fires one event with its result or its error.
+    """Brings the run at `run_uri` to its end and fires one event with its result or error.
 
-    `since_attempt`: attempts up to this one belong to earlier tries of the task. Only names are kept in Airflow's
-    database; the cluster's token is looked up where the trigger runs.
+    `since_attempt`: attempts up to this one belong to earlier tries of the task. Airflow's database gets only names; the
+    cluster's token is looked up where the trigger runs.
     """
 
     def __init__(self, run_uri: str, ray_conn_id: str | None, since_attempt: int):
@@ -46,7 +46,7 @@ class RayStepTrigger(BaseTrigger):
                 since_attempt=self.since_attempt,
                 listener=teller(self.log),
                 metadata=metadata(self.task_instance),
-                # another triggerer goes on with the task's log where this one was
+                # another triggerer continues the task's log where this one stopped
                 reader=str(getattr(self.task_instance, "id", "") or ""),
                 wanted=self._task_lives,
             )
@@ -60,25 +60,26 @@ class RayStepTrigger(BaseTrigger):
         try:
             return not over(await sync_to_async(task_state)(self.task_instance))
         except AirflowRuntimeError as exc:
-            self.log.warning("The task's state could not be read, and will be again: %s", exc)
+            self.log.warning("could not read the task's state, will retry: %s", exc)
             return False
 
     async def on_kill(self) -> None:
-        """Cancel the run, unless its task lives on; a task of its own, since Airflow cancels this one again each second."""
+        """Cancel the run unless its task is still active. Uses a separate asyncio task: Airflow cancels this one every
+        second."""
         cancelling = asyncio.create_task(self._cancel_unless_alive())
         _CANCELLING.add(cancelling)
         cancelling.add_done_callback(_CANCELLING.discard)
         await asyncio.shield(cancelling)
 
     async def _cancel_unless_alive(self) -> None:
-        # Airflow also calls when it hands the trigger to another triggerer (the task is still deferred), and late after a
-        # clear (the task is about to run again, and goes on with the same job)
+        # Airflow also calls this when it moves the trigger to another triggerer (the task is still deferred), and late
+        # after a clear (the task is about to run again and continues the same job)
         state = await sync_to_async(task_state)(self.task_instance)
         if not over(state):
-            self.log.info("The task is %s: its Ray job goes on", state)
+            self.log.info("The task is %s: its Ray job continues", state)
             return
         self.log.info("The task is %s: cancelling %s", state, self.run_uri)
         cluster = await RayJobsHook(self.ray_conn_id).aget_cluster()
-        # a task that was cleared meanwhile may have begun a later attempt, which is none of this trigger's
+        # a task cleared meanwhile may have started a later attempt, which is not this trigger's
         followed = max(self._supervisor.attempt if self._supervisor else 0, self.since_attempt + 1)
         self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster, followed))

@@ -1,7 +1,7 @@
-"""`raytrain`: run a step, look at runs, look after the embedded cluster.
+"""`raytrain`: run a step, inspect runs, manage the embedded cluster.
 
-Exit codes: 0 done, 2 refused before anything was submitted, otherwise that of the error's class (`plugin_core.errors`).
-Progress goes to standard error; the result, as JSON, to standard output.
+Exit codes: 0 success, 2 rejected before anything was submitted, otherwise the error class's own (`plugin_core.errors`).
+Progress goes to stderr; the result goes to stdout as JSON.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ app.add_typer(cluster_app, name="cluster")
 err = Console(stderr=True, highlight=False)
 
 Run = Annotated[str, typer.Argument(help="URI or path of a run directory")]
-Address = Annotated[str | None, typer.Option(help="URL of a Ray dashboard; without it the embedded local cluster")]
+Address = Annotated[str | None, typer.Option(help="URL of a Ray dashboard (default: the embedded local cluster)")]
 Token = Annotated[str | None, typer.Option(help="Ray auth token", envvar="RAY_AUTH_TOKEN", show_envvar=True)]
 
 
 def main() -> None:
-    # "mymodule:function" in a spec is looked up here too, but last: no file that lies here takes a package's place
+    # "mymodule:function" in a spec may be in the working directory; it comes last, so that no file here shadows a package
     here = os.getcwd()
     sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]
     try:
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def _cell(value: str) -> Text:
-    """Text for a table as it is: rich takes `[…]` in a str for its markup."""
+    """Literal table text: rich would parse `[…]` in a str as markup."""
     return Text(plain(value))
 
 
@@ -68,12 +68,12 @@ def _cluster(address: str | None, token: str | None) -> Cluster:
 def run(
     spec_file: Annotated[Path, typer.Argument(help="the step as YAML or JSON")],
     name: Annotated[str | None, typer.Option(help="the run's name (default: the spec's, then the file's)")] = None,
-    storage: Annotated[str | None, typer.Option(help="storage path or URI for a spec that names none")] = None,
+    storage: Annotated[str | None, typer.Option(help="storage path or URI, if the spec sets none")] = None,
     address: Address = None,
     token: Token = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
 ) -> None:
-    """Run a step to its result; called again under the same name, attach to it, resume it, or return its result."""
+    """Run a step to its result. Under a name that already exists: attach to the run, resume it, or return its result."""
     from plugin_core.runs.directory import RunDir, run_name
     from plugin_core.specs import load_spec
     from plugin_core.supervisor.supervisor import Event
@@ -92,7 +92,7 @@ def run(
         result = run_spec(spec, _cluster(address, token), None if quiet else show)
     except KeyboardInterrupt:
         uri = RunDir.of(spec).uri
-        again = f"detached; the run goes on. The same command attaches again, `raytrain cancel {shlex.quote(uri)}` stops it"
+        again = f"detached; the run continues. Run this again to reattach; `raytrain cancel {shlex.quote(uri)}` stops it"
         err.print(again, markup=False, soft_wrap=True)
         sys.exit(130)
     print(result.model_dump_json(indent=1))
@@ -100,7 +100,7 @@ def run(
 
 @app.command()
 def status(run: Run) -> None:
-    """What a run is doing, from its directory alone."""
+    """Show what a run is doing, from its directory alone."""
     from plugin_core.runs.directory import RunDir
     from plugin_core.runs.history import History
 
@@ -126,7 +126,7 @@ def status(run: Run) -> None:
 
 @app.command()
 def checkpoints(run: Run) -> None:
-    """A run's checkpoints on storage, with the metrics of their reports."""
+    """List a run's checkpoints on storage, with the metrics they were reported with."""
     from plugin_core.runs.directory import RunDir
     from plugin_core.runs.retention import checkpoints as of_run
 
@@ -141,12 +141,12 @@ def checkpoints(run: Run) -> None:
 
 @app.command()
 def prune(
-    storage: Annotated[str, typer.Argument(help="the storage path or URI that the runs lie in")],
-    older_than_days: Annotated[float, typer.Option(help="leave what was over later than so many days ago")] = 30.0,
-    also_results: Annotated[bool, typer.Option("--also-results", help="also the checkpoints that results name")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="delete; without it they are only listed")] = False,
+    storage: Annotated[str, typer.Argument(help="the storage path or URI that holds the runs")],
+    older_than_days: Annotated[float, typer.Option(help="skip runs that ended fewer days ago than this")] = 30.0,
+    also_results: Annotated[bool, typer.Option("--also-results", help="include checkpoints named by results")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="delete them (default: only list them)")] = False,
 ) -> None:
-    """The checkpoints of old runs that nobody needs: never of a run that may live, never one that is pinned."""
+    """List or delete unneeded checkpoints of old runs; never those of a run that may be alive, never pinned ones."""
     from datetime import timedelta
 
     from plugin_core.runs.retention import abort_uploads, prunable
@@ -158,14 +158,14 @@ def prune(
         if not delete or prune_one(rundir, name):
             print(rundir.location.child(name).uri)
             count += 1
-    err.print(f"{count} checkpoints {'deleted' if delete else 'may go; --delete deletes them'}")
+    err.print(f"{count} checkpoints {'deleted' if delete else 'can be deleted; pass --delete to delete them'}")
     if delete and (aborted := abort_uploads(place, age)):
         err.print(f"{aborted} unfinished uploads of killed processes aborted")
 
 
 @app.command()
 def result(run: Run) -> None:
-    """The result of a finished run, as JSON."""
+    """Print the result of a finished run as JSON."""
     from plugin_core.errors import SpecError
     from plugin_core.runs.directory import RunDir
 
@@ -179,14 +179,14 @@ def result(run: Run) -> None:
 
 @app.command()
 def logs(run: Run, address: Address = None, token: Token = None) -> None:
-    """The log of the run's newest job, as far as its cluster still has it."""
+    """Print the log of the run's latest job, if its cluster still has it."""
     from plugin_core.errors import SpecError
     from plugin_core.runs.directory import RunDir
 
     rundir = RunDir.at(run)
     receipt = rundir.receipt(rundir.latest())
     if receipt is None:
-        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a run that was submitted")
+        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a submitted run")
     _with_client(_cluster(address, token), lambda client: _print_log(client, receipt.submission_id))
 
 
@@ -207,7 +207,7 @@ async def _print_log(client: Any, submission_id: str) -> None:
 
 @app.command()
 def cancel(run: Run, address: Address = None, token: Token = None) -> None:
-    """Cancel a run and wait until its job is over; safe to repeat."""
+    """Cancel a run and wait until its job has ended; safe to repeat."""
     from plugin_core.runs.directory import RunDir
     from plugin_core.supervisor.supervisor import acancel, run_sync
 
@@ -218,7 +218,7 @@ def cancel(run: Run, address: Address = None, token: Token = None) -> None:
 
 @app.command()
 def track(run: Run) -> None:
-    """Log a finished run to the trackers of its spec once more: what they missed while they were away."""
+    """Log a finished run to its trackers again, to add what they missed while they were unreachable."""
     from plugin_core.runs.directory import RunDir
     from plugin_core.tracking.replay import replay
 
@@ -232,7 +232,7 @@ def doctor(
     token: Token = None,
     storage: Annotated[str | None, typer.Option(help="storage path or URI to probe")] = None,
 ) -> None:
-    """Check this environment, a storage and a cluster; says what is wrong and exits 2 when something is."""
+    """Check this environment, a storage and a cluster; report problems and exit 2 if there are any."""
     from plugin_core.clusters.doctor import checks
 
     table, good = Table("check", "", "finding"), True
@@ -245,11 +245,11 @@ def doctor(
 
 @cluster_app.command()
 def start(
-    num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: the cores, at least 4)")] = None,
-    num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray finds)")] = None,
-    idle_timeout_s: Annotated[float, typer.Option(help="stop after so long without a job")] = 300.0,
+    num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: number of cores, at least 4)")] = None,
+    num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray detects)")] = None,
+    idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
 ) -> None:
-    """Start the embedded cluster, or say that it runs."""
+    """Start the embedded cluster if it is not running, and print its address."""
     from plugin_core.clusters import local_head
 
     head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
@@ -258,7 +258,7 @@ def start(
 
 @cluster_app.command()
 def stop() -> None:
-    """Stop the embedded cluster and every process of it."""
+    """Stop the embedded cluster and all its processes."""
     from plugin_core.clusters import local_head
 
     print("stopped" if local_head.stop() else "not running")
@@ -266,7 +266,7 @@ def stop() -> None:
 
 @cluster_app.command("status")
 def cluster_status() -> None:
-    """Whether the embedded cluster runs, and its jobs."""
+    """Show whether the embedded cluster is running, and its jobs."""
     from plugin_core.clusters import local_head
 
     head = local_head.current()

@@ -3,7 +3,7 @@
     from prefect import flow
     from prefect_integration import train
 
-Nothing is imported here: the names load on first use.
+Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the names that load on first use: `prefect block register -m prefect_integration` looks here."""
+    """Include the lazily imported names, for `prefect block register -m prefect_integration`."""
     return [*globals(), *__all__]

@@ -1,4 +1,4 @@
-"""Recovery without hands: what makes Prefect start a flow run again whose process, or whose runner, is gone."""
+"""Automatic recovery: Prefect automations that restart a flow run whose process or runner is gone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 
 from plugin_core.engine import SpecError
 
-#: Prefect sends a flow run's heartbeat every 30 s at the most (MINIMUM_HEARTBEAT_INTERVAL in its flow_engine.py); three
-#: missing ones are a death.
+#: Prefect sends a flow run's heartbeat at most every 30 s (MINIMUM_HEARTBEAT_INTERVAL in its flow_engine.py); three missing
+#: ones count as dead.
 MISSING_HEARTBEAT_S = 90.0
 _SILENT, _CRASHED = "silent flow runs have crashed", "crashed flow runs go on"
 
@@ -27,14 +27,14 @@ def create_recovery_automations(
     missing_heartbeat_s: float = MISSING_HEARTBEAT_S,
     name: str = "ray-train-workflows",
 ) -> list[Automation]:
-    """Create (or bring up to date) two automations of the names `<name>: …`, and return them.
+    """Create or update two automations named `<name>: …`, and return them.
 
-    The first says Crashed of a flow run whose heartbeat is missing for `missing_heartbeat_s`; the second schedules a
-    crashed one again, until it has run `max_runs` times. The flow run stays the same one, so its steps attach to the jobs
-    that still live. `deployments`: "flow/deployment" names; none: all of them.
+    The first marks a flow run Crashed if it sends no heartbeat for `missing_heartbeat_s`; the second reschedules a crashed
+    flow run until it has run `max_runs` times. The flow run stays the same, so its steps attach to jobs that are still
+    alive. `deployments`: "flow/deployment" names; empty: all.
 
-    The flow's process has to send heartbeats: set PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 where it runs. Raises SpecError for
-    a deployment that is not there, and for numbers out of range.
+    The flow's process must send heartbeats: set PREFECT_FLOWS_HEARTBEAT_FREQUENCY=30 where it runs. Raises SpecError for
+    an unknown deployment and for numbers out of range.
     """
     if max_runs < 1:
         raise SpecError(f"max_runs: got {max_runs}; expected a whole number ≥ 1")
@@ -45,7 +45,7 @@ def create_recovery_automations(
     related = {"prefect.resource.role": "deployment", "prefect.resource.id": ids or "prefect.deployment.*"}
     silent = AutomationCore(
         name=f"{name}: {_SILENT}",
-        description=f"A flow run of a deployment without a heartbeat for {missing_heartbeat_s:g} s is Crashed.",
+        description=f"Marks a deployment's flow run Crashed after {missing_heartbeat_s:g} s without a heartbeat.",
         trigger=EventTrigger(
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.*"},
@@ -56,14 +56,14 @@ def create_recovery_automations(
             threshold=1,
             within=timedelta(seconds=missing_heartbeat_s),
         ),
-        actions=[ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message="no heartbeat of its process")],
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message="no heartbeat from its process")],
     )
     crashed = AutomationCore(
         name=f"{name}: {_CRASHED}",
-        description=f"A crashed flow run of a deployment is scheduled again, until it has run {max_runs} times.",
+        description=f"Reschedules a deployment's crashed flow run until it has run {max_runs} times.",
         trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
-            # the guard: the count of the runs that were begun is a label of the event
+            # the limit: the event has the number of runs started as a label
             match={"prefect.resource.id": "prefect.flow-run.*", "prefect.run-count": [str(n) for n in range(max_runs)]},
             match_related=related,
             for_each={"prefect.resource.id"},
@@ -71,7 +71,7 @@ def create_recovery_automations(
             threshold=1,
         ),
         actions=[
-            ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message="it goes on", force=True),
+            ChangeFlowRunState(state=StateType.SCHEDULED, name="AwaitingRetry", message="restarting", force=True),
         ],
     )
     return [_kept(automation) for automation in (silent, crashed)]
@@ -83,7 +83,7 @@ def _deployment(client: object, name: str) -> str:
     try:
         return f"prefect.deployment.{client.read_deployment_by_name(name).id}"  # type: ignore[attr-defined]
     except (ObjectNotFound, ValueError) as exc:
-        raise SpecError(f"deployments: got {name!r}, which is none; expected names like 'flow/deployment'") from exc
+        raise SpecError(f"deployments: got {name!r}, which does not exist; expected names like 'flow/deployment'") from exc
 
 
 def _kept(wanted: AutomationCore) -> Automation:

@@ -1,4 +1,4 @@
-"""Blocks: a Ray cluster by name, and a training job that is stored as a whole."""
+"""Blocks: a named Ray cluster, and a stored training job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DOCUMENTATION = HttpUrl("https://docs.ray.io/en/latest/cluster/running-applicat
 
 
 class RayCluster(Block):
-    """Where training steps run: an existing Ray cluster by its address, one on Kubernetes, or the embedded local one.
+    """Where training steps run: an existing Ray cluster, one on Kubernetes, or the embedded local cluster.
 
     Example:
         Load a stored cluster and train on it:
@@ -43,31 +43,31 @@ class RayCluster(Block):
     _block_type_slug = "ray-cluster"
     _documentation_url = _DOCUMENTATION
 
-    address: str | None = Field(None, description="URL of the cluster's dashboard, as http://ray-head:8265.")
+    address: str | None = Field(None, description="URL of the cluster's dashboard, e.g. http://ray-head:8265.")
     local: bool = Field(False, description="Use the embedded cluster of the machine that runs the flow.")
     kuberay: dict[str, Any] | None = Field(
-        None, description="A cluster of each run's own on Kubernetes: the fields of a plugin_core.KubeRayCluster."
+        None, description="One cluster per run on Kubernetes: the fields of a plugin_core.KubeRayCluster."
     )
-    token: SecretStr | None = Field(None, description="Ray auth token; without it RAY_AUTH_TOKEN of the environment.")
-    headers: SecretDict | None = Field(None, description="HTTP headers for each request, for a proxy in between.")
+    token: SecretStr | None = Field(None, description="Ray auth token; default: RAY_AUTH_TOKEN in the environment.")
+    headers: SecretDict | None = Field(None, description="HTTP headers for each request, e.g. for a proxy.")
     verify: bool = Field(True, description="Verify the certificate of an https address.")
-    ca_file: str | None = Field(None, description="File with the CA certificates to verify against.")
+    ca_file: str | None = Field(None, description="File with CA certificates to verify against.")
     runtime_env: dict[str, Any] = Field(
         default_factory=dict,
-        description="Ray runtime_env under that of each step; kept in the run directory, so no place for secrets.",
+        description="Ray runtime_env; each step's overrides it. Stored in the run directory, so not for secrets.",
     )
     env_vars: SecretDict | None = Field(
-        None, description="Environment variables of each job, as a tracker's credentials; kept in no run directory."
+        None, description="Environment variables of each job, e.g. credentials; never stored in a run directory."
     )
     env_files: SecretDict | None = Field(
-        None, description="Content by environment variable, which names a file with it in each job: credentials files."
+        None, description="Variable to file content; in each job the variable names such a file: credentials files."
     )
-    autoscaling: bool = Field(False, description="Nodes may come later: wait instead of refusing what does not fit.")
-    python: str = Field("python", description="The Python on the cluster that has ray-train-workflows installed.")
-    dashboard_url: str | None = Field(None, description="Where a person's browser reaches the dashboard, for links.")
-    num_cpus: int | None = Field(None, description="Local: CPUs to advertise when this starts the cluster.")
-    num_gpus: int | None = Field(None, description="Local: GPUs to advertise when this starts the cluster.")
-    idle_timeout_s: float = Field(300.0, gt=0, description="Local: seconds without a job after which it stops.")
+    autoscaling: bool = Field(False, description="Nodes can be added: wait instead of rejecting what does not fit.")
+    python: str = Field("python", description="The cluster's Python that has ray-train-workflows installed.")
+    dashboard_url: str | None = Field(None, description="The dashboard's address for browsers, used in links.")
+    num_cpus: int | None = Field(None, description="Local: CPUs to advertise if this starts the cluster.")
+    num_gpus: int | None = Field(None, description="Local: GPUs to advertise if this starts the cluster.")
+    idle_timeout_s: float = Field(300.0, gt=0, description="Local: stop after this many seconds without a job.")
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -81,7 +81,7 @@ class RayCluster(Block):
         return self
 
     def get_cluster(self) -> Cluster:
-        """The cluster as the core knows it."""
+        """Return the core's cluster object."""
         env_vars, env_files = _revealed(self.env_vars), _revealed(self.env_files)
         if self.local:
             return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars, env_files)
@@ -98,11 +98,11 @@ class RayCluster(Block):
         return CoreCluster(self.address or "", autoscaling=self.autoscaling, **common)
 
     def test(self) -> str:
-        """What the cluster is, in one line. Raises ClusterUnreachableError or ClusterRefusedError."""
+        """Describe the cluster in one line. Raises ClusterUnreachableError or ClusterRefusedError."""
         return run_sync(self.atest())
 
     async def atest(self) -> str:
-        """`test`, for asynchronous code."""
+        """Async version of `test`."""
         return await describe_cluster(self.get_cluster())
 
 
@@ -132,8 +132,8 @@ class RayTrainJob(JobBlock[StepResult]):
     spec: dict[str, Any] = Field(
         default=..., description="The step's fields, functions as 'package.module:function', as in a YAML spec."
     )
-    cluster: RayCluster | None = Field(None, description="Where it runs; without it the embedded local cluster.")
-    key: str | None = Field(None, description="Names the step within a flow; outside one the spec has run_config.name.")
+    cluster: RayCluster | None = Field(None, description="Where it runs; default: the embedded local cluster.")
+    key: str | None = Field(None, description="Names the step in a flow; outside a flow the spec needs run_config.name.")
 
     @model_validator(mode="after")
     def _is_a_spec(self) -> Self:
@@ -141,18 +141,18 @@ class RayTrainJob(JobBlock[StepResult]):
         return self
 
     def trigger(self) -> RayTrainJobRun:  # type: ignore[override]
-        """Submit the job, or find the one that this flow run submitted before. Raises SpecError and its kin."""
+        """Submit the job, or find the one this flow run already submitted. Raises SpecError and its subclasses."""
         return run_sync(self.atrigger())
 
     async def atrigger(self) -> RayTrainJobRun:
-        """`trigger`, for asynchronous code."""
+        """Async version of `trigger`."""
         step = Step(self.spec, StepSpec, self.cluster, self.key, self.logger)
         await step.submit()
         return RayTrainJobRun(step)
 
 
 class RayTrainJobRun(JobRun[StepResult]):
-    """A step that was triggered. It goes on when this process dies; `trigger` finds it again."""
+    """A triggered step. It survives this process; `trigger` finds it again."""
 
     def __init__(self, step: Step):
         self._step = step
@@ -164,24 +164,24 @@ class RayTrainJobRun(JobRun[StepResult]):
         return self._step.rundir.uri
 
     def wait_for_completion(self) -> None:  # type: ignore[override]
-        """Follow the job to its end, its reports and log in this logger. Raises StepError and its kin as the tasks do."""
+        """Follow the job to its end, with its reports and log in this logger. Raises the same errors as the tasks."""
         self._result = self._step.run_sync()
 
     async def await_for_completion(self) -> None:
-        """`wait_for_completion`, for asynchronous code."""
+        """Async version of `wait_for_completion`."""
         self._result = await self._step.run_async()
 
     def fetch_result(self) -> StepResult:  # type: ignore[override]
-        """The typed result. Raises SpecError while there is none."""
+        """Return the typed result. Raises SpecError while there is none."""
         found = self._result or self._step.rundir.result()
         if found is None:
-            raise SpecError(f"run: got {self.run_directory!r}, which has no result yet; expected one that is over")
+            raise SpecError(f"run: got {self.run_directory!r}, which has no result yet; expected a finished run")
         return found.reference()
 
     def cancel(self) -> str:
-        """Stop the job and wait until its processes are gone; "cancelled", or "finished" when it was over before."""
+        """Stop the job and wait until its processes are gone; return "cancelled", or "finished" if it was already over."""
         return run_sync(self._step.acancel())
 
     async def acancel(self) -> str:
-        """`cancel`, for asynchronous code."""
+        """Async version of `cancel`."""
         return await self._step.acancel()

@@ -1,8 +1,8 @@
-"""Hooks for a flow: what a runner does for the steps of a flow run whose process is gone.
+"""Flow hooks: what a runner does for the steps of a flow run whose process is gone.
 
     @flow(on_cancellation=[cancel_ray_jobs], on_crashed=[report_ray_jobs])
 
-Prefect calls them in the runner's process; the steps are found by the flow run's id alone, also those of its subflows.
+Prefect calls them in the runner's process; steps, including those of subflows, are found by the flow run's id alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from prefect_integration.visibility import STEP
 
 @dataclass(frozen=True)
 class StepOfFlowRun:
-    """A step that a flow run called: its run directory, and where it runs."""
+    """A step called by a flow run: its run directory and cluster."""
 
     rundir: RunDir
-    #: its block's name, or the core's reference to it
+    #: the cluster block's name, or the core's reference to the cluster
     where: dict[str, Any]
 
     def cluster(self) -> Cluster:
-        """Raises SpecError where it is not one that this installation takes from an artifact (see `clusters.find`)."""
+        """The step's cluster. Raises SpecError if this installation does not accept it from an artifact (see
+        `clusters.find`)."""
         if name := self.where.get("block"):
             from prefect_integration.blocks import RayCluster as Block
 
@@ -47,7 +48,7 @@ class StepOfFlowRun:
 
 
 def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
-    """The steps that this flow run and its subflows called, each once. Raises what Prefect's client raises."""
+    """Return the steps called by this flow run and its subflows, each once. Raises what Prefect's client raises."""
     with get_client(sync_client=True) as client:
         ids = [flow_run_id, *_subflows(client, flow_run_id)]
         kept = client.read_artifacts(
@@ -60,18 +61,18 @@ def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:
 
 
 def _step(data: Any) -> StepOfFlowRun | None:
-    """Of an artifact; None where it holds no step: whoever may write to Prefect's API can have made it."""
+    """Parse a step from an artifact; None if it is not one. Anybody with write access to Prefect's API can create one."""
     try:
         found = json.loads(data)
         return StepOfFlowRun(RunDir.at(str(found["run"])), dict(found["cluster"]))
     except (ValueError, TypeError, KeyError) as exc:
-        logging.getLogger(__name__).warning("an artifact of type %s holds no step: %s", STEP, exc)
+        logging.getLogger(__name__).warning("an artifact of type %s is not a step: %s", STEP, exc)
         return None
 
 
 def cancel_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
-    """For `on_cancellation` (or `on_crashed`, where a crash is to stop the jobs): stop each job of the flow run's steps and
-    wait until its processes are gone. A cluster that cannot be reached does not matter: the drivers read the intent."""
+    """For `on_cancellation` (or `on_crashed`, if a crash should stop the jobs): stop the jobs of the flow run's steps and
+    wait until their processes are gone. Also works if a cluster is unreachable: drivers read the cancel from storage."""
     logger = flow_run_logger(flow_run, flow)
     for step in steps_of(flow_run.id):
         try:
@@ -82,7 +83,7 @@ def cancel_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
 
 
 def report_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
-    """For `on_crashed`: say which jobs go on, and how to go on with them or stop them."""
+    """For `on_crashed`: log which jobs are still running, and how to attach to them or stop them."""
     logger = flow_run_logger(flow_run, flow)
     for step in steps_of(flow_run.id):
         try:
@@ -92,7 +93,7 @@ def report_ray_jobs(flow: Any, flow_run: Any, state: Any) -> None:
             continue
         if not over:
             logger.warning(
-                "%s goes on: `prefect flow-run retry %s` attaches to it, `raytrain cancel %s` stops it",
+                "%s is still running: `prefect flow-run retry %s` attaches to it, `raytrain cancel %s` stops it",
                 step.rundir.uri,
                 flow_run.id,
                 shlex.quote(step.rundir.uri),
@@ -103,10 +104,10 @@ def _cancel(step: StepOfFlowRun) -> str:
     try:
         cluster = step.cluster()
     except SpecError as exc:
-        # nobody may be asked; the driver obeys what stands in the run directory
+        # no cluster may be queried, but the driver obeys the cancel in the run directory
         if step.rundir.result() is None:
             step.rundir.cancel()
-        return f"its driver is to stop by itself: {exc.message}"
+        return f"cancel recorded; its driver stops by itself: {exc.message}"
     return run_sync(acancel(step.rundir, cluster))
 
 

@@ -1,4 +1,4 @@
-"""The name of a step's run, out of what Prefect keeps the same when it tries again."""
+"""Derives the name of a step's run from what Prefect keeps the same across retries."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ SpecT = TypeVar("SpecT", bound=StepSpec)
 class Call:
     """Where in Prefect a step is called.
 
-    `flow_runs`: from the root to the one that calls; empty outside a flow. `path`: the subflows on the way, by name and
-    number of the call. `executions`: which execution of each flow run this is, counted from 1. `nested`: called from inside
-    another task.
+    `flow_runs`: from the root to the caller; empty outside a flow. `path`: the subflows in between, by name and call
+    number. `executions`: the execution number of each flow run, from 1. `nested`: called from inside another task.
     """
 
     flow_runs: tuple[UUID, ...] = ()
@@ -34,7 +33,7 @@ class Call:
 
     @classmethod
     def here(cls) -> Call:
-        """This code's place. Blocks: in a subflow it asks the server for the flow runs above."""
+        """The current call. Blocks: in a subflow it queries the server for the parent flow runs."""
         task, flow = TaskRunContext.get(), FlowRunContext.get()
         own = (task.task_run.id, task.task_run.name) if task else (None, "")
         nested = bool(task and task.task_run.task_inputs.get("__parents__"))
@@ -59,23 +58,23 @@ class Call:
 
     @property
     def root(self) -> str:
-        """Stays the same over all retries, of tasks and of flows; "" outside a flow."""
+        """An id that stays the same across retries of tasks and flows; "" outside a flow."""
         return str(self.flow_runs[0]) if self.flow_runs else ""
 
 
 def named(spec: SpecT, key: str | None, call: Call) -> SpecT:
-    """The spec under its own run name, or under one that is the same at every retry.
+    """Return the spec under its own run name, or under one that is the same at every retry.
 
-    The name is `<root flow run id>--<subflows on the way>--<key>`. Task run ids and try counts are no part of it, since a
-    flow's retry makes new ones; nor is the flow run id of a subflow, since the parent's retry makes a new one. A subflow
-    stands there by its name and Prefect's number of the call.
+    The name is `<root flow run id>--<subflows in between>--<key>`. It contains no task run ids or try counts, since a
+    flow's retry creates new ones, and no subflow's flow run id, since the parent's retry creates a new one. A subflow is
+    identified by its name and Prefect's call number.
 
-    Without a `key`, it is the kind of the step and a hash of the spec's fields (functions by their names): mapped tasks
-    get a run each, and two equal specs share one. The code behind the functions is no part of it: a flow that is started
-    again with newer code finds the job that still lives. With a `key`, the key alone decides: the same key with other
-    fields is refused, so a changed step never runs beside the one it replaces.
+    The default `key` is the kind of the step and a hash of the spec's fields (functions by name): mapped tasks get a run
+    each, and equal specs share one. The functions' code is not part of it, so a flow restarted with newer code finds the
+    job that is still alive. An explicit `key` alone decides: the same key with other fields is rejected, so a changed step
+    never runs beside the one it replaces.
 
-    Raises SpecError where the name is that of another step in the same flow run.
+    Raises SpecError if another step in the same flow run has the name.
     """
     record, _, _ = make_record(spec)
     named_spec = spec.with_name(run_name_of(spec, record, key, call))
@@ -84,11 +83,11 @@ def named(spec: SpecT, key: str | None, call: Call) -> SpecT:
 
 
 def run_name_of(spec: StepSpec, record: dict[str, Any], key: str | None, call: Call) -> str:
-    """The name alone (see `named`); `record` is the spec's."""
+    """Return the run name alone (see `named`); `record`: the spec's record."""
     if spec.run_config.name:
         return spec.run_config.name
     if not call.flow_runs:
-        raise SpecError("run_config.name: missing; outside a flow run it has to be given")
+        raise SpecError("run_config.name: missing; required outside a flow run")
     if key is not None and not key.strip():
         raise SpecError(f"key: got {key!r}; expected a word that names the step within its flow")
     name = key if key is not None else f"{record['kind']}-{fields_fingerprint(record)}"
@@ -101,8 +100,8 @@ class _Claim:
     step: str
 
 
-#: Which task runs of this process have which run name. Two steps under one name in two processes are found by the core,
-#: where their specs differ (`SpecChangedError`).
+#: The run names claimed by task runs of this process. For steps in different processes the core detects a shared name if
+#: their specs differ (`SpecChangedError`).
 _claims: dict[tuple[str, str], _Claim] = {}
 _claims_lock = threading.Lock()
 
@@ -118,12 +117,12 @@ def _claim(spec: StepSpec, key: str | None, step: str, call: Call) -> None:
             return
     if before.call.task_run_id == call.task_run_id is not None:
         return
-    # a task that is called again by a task which is tried again is the same step, and so is a job block's `trigger`
+    # a task called again by a retried task is the same step, and so is a job block's `trigger`
     again = before.call.nested or call.nested or call.task_run_id is None
     if before.step == step and (key is None or again):
         return
     field, given = ("key", key) if key is not None else ("run_config.name", name)
     raise SpecError(
-        f"{field}: got {given!r} for the task run {call.task_run_name!r}, but it names the step of the task run"
-        f" {before.call.task_run_name!r} in this flow run; expected a key of its own for each, as train(spec, key='fit')"
+        f"{field}: got {given!r} for the task run {call.task_run_name!r}, but it already names the step of task run"
+        f" {before.call.task_run_name!r} in this flow run; expected a unique key for each, like train(spec, key='fit')"
     )

@@ -1,4 +1,4 @@
-"""One step as Prefect calls it: named after the flow run, followed in the run's log, cancelled with the flow run."""
+"""A step called by Prefect: named after the flow run, followed in its log, cancelled with it."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from plugin_core.engine import (
 from prefect_integration.identity import Call, named
 from prefect_integration.visibility import Board, show_asset
 
-#: Seconds between two looks at the flow run's state: Prefect interrupts neither a submitted nor a mapped task, nor a flow
+#: Seconds between two checks of the flow run's state: Prefect interrupts neither submitted nor mapped tasks, nor a flow
 #: without a runner.
 CANCEL_POLL_S = 3.0
-#: What talking to Prefect's server may fail with. It says nothing about the job, which goes on.
+#: Errors of requests to Prefect's server. They say nothing about the job, which continues.
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
 
 class Step:
     """A step in the flow run (and task run) that calls it. `cluster`: the core's, a `RayCluster` block, or None (local).
 
-    Raises SpecError and its kin where the spec, key or cluster is not one.
+    Raises SpecError or a subclass if the spec, key or cluster is invalid.
     """
 
     def __init__(self, spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None, logger: Any):
@@ -72,13 +72,13 @@ class Step:
     @property
     def rundir(self) -> RunDir:
         if self._rundir is None:
-            raise SpecError("run: the step has not been submitted; expected one that was")
+            raise SpecError("run: got a step that was not submitted; expected a submitted one")
         return self._rundir
 
     # ---- forward
 
     async def submit(self) -> None:
-        """Bring the run to where it has an attempt or a result."""
+        """Submit the run: return once it has an attempt or a result."""
         supervisor, _, _ = await self._begin()
         await supervisor.submit()
 
@@ -105,13 +105,13 @@ class Step:
         try:
             return run_sync(self.follow())
         except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal) as exc:
-            # a SIGTERM without a cancel (a pod evicted, a worker restarted) is a crash: the job goes on, a retry finds it
+            # SIGTERM without a cancel (pod evicted, worker restarted) is a crash: the job continues, and a retry finds it
             if not isinstance(exc, TerminationSignal) or run_sync(self._cancel_wanted()):
                 run_sync(self._stop())
             raise
 
     async def run_async(self) -> StepResult:
-        """`follow`, in a coroutine that Prefect, or the user's own code, cancels."""
+        """`follow`, in a coroutine that Prefect or the user's code may cancel."""
         terminated = _sigterm_seen()
         try:
             return await in_own_loop(self.follow())
@@ -121,7 +121,7 @@ class Step:
             raise
 
     async def acancel(self) -> str:
-        """Stop the run, whoever else follows it, and wait until its processes are gone."""
+        """Stop the run, even if others follow it, and wait until its processes are gone."""
         return await acancel(self.rundir, self.cluster)
 
     # ---- how
@@ -131,13 +131,13 @@ class Step:
             return self._supervisor, self._board, self._call
         call = self._call = await in_thread(Call.here)
         spec = self._spec = await in_thread(named, self._given, self._key, call)
-        # an interrupt from here on has something to cancel
+        # from here on an interrupt has something to cancel
         self._rundir = await Threads.of(RunDir.of(spec).uri)(newest_run, spec)
         self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell, current=self._rundir)
         self.logger.info("run directory: %s", self._rundir.uri)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
         board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)
-        # before the submit: a hook of Prefect's finds the run from here (`hooks`)
+        # before the submit, so that Prefect hooks can find the run (`hooks`)
         await self._tell_prefect(board.remember(cluster_data(self.given_cluster)))
         self._supervisor = Supervisor(
             self._rundir,
@@ -156,7 +156,7 @@ class Step:
             self.logger.info(line)
 
     async def _accompany(self, supervisor: Supervisor, board: Board, call: Call) -> None:
-        """Beside the loop: watch for a cancel in Prefect, and show the progress there."""
+        """Concurrently with the loop: watch for a cancel in Prefect, and publish progress there."""
         while True:
             try:
                 async with get_client() as client:
@@ -169,7 +169,7 @@ class Step:
                             return
                         await board.publish(client)
             except SERVER_ERRORS as exc:
-                self.logger.debug("Prefect's server did not answer, the job goes on: %s", exc)
+                self.logger.debug("Prefect's server did not answer; the job continues: %s", exc)
                 await asyncio.sleep(CANCEL_POLL_S)
 
     async def _cancel_wanted(self) -> bool:
@@ -177,14 +177,14 @@ class Step:
             async with get_client() as client:
                 self.cancelled_by = await _cancelled_flow_run(client, self._call.flow_runs if self._call else ())
         except SERVER_ERRORS as exc:
-            self.logger.warning("whether the flow run is cancelled could not be read, so the job goes on: %s", exc)
+            self.logger.warning("could not read whether the flow run is cancelled; the job continues: %s", exc)
         return self.cancelled_by is not None
 
     async def _wanted(self) -> bool:
         return not await self._cancel_wanted()
 
     async def _stop(self) -> None:
-        """Cancel what this call knows of: attempts that somebody begins later are not its own."""
+        """Cancel the attempts this call knows of; later ones belong to other callers."""
         if self._rundir is None:
             return
         self.logger.warning("cancelling %s", self._rundir.uri)
@@ -196,15 +196,15 @@ class Step:
         self.logger.warning("%s: %s", self._rundir.uri, outcome)
 
     async def _tell_prefect(self, telling: Any) -> None:
-        """What is only to be seen in Prefect never fails a training."""
+        """Send something to Prefect; a failure is only logged, so that it never fails a training."""
         try:
             await telling
         except (*SERVER_ERRORS, RayTrainWorkflowsError) as exc:
-            self.logger.warning("not shown in Prefect: %s", exc)
+            self.logger.warning("could not publish to Prefect: %s", exc)
 
 
 def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
-    """The core's cluster and the block's `runtime_env`."""
+    """Return the core's cluster and the block's `runtime_env`."""
     if given is None:
         return LocalCluster(), {}
     if hasattr(given, "get_cluster"):
@@ -218,14 +218,14 @@ def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
 
 
 def cluster_data(given: Any) -> dict[str, Any]:
-    """How a hook finds the cluster again: a block by its name, any other without its secrets."""
+    """Data by which a hook finds the cluster again: a block's name, or any other cluster without its secrets."""
     if name := getattr(given, "_block_document_name", None):
         return {"block": name}
     return _as_cluster(given)[0].reference()
 
 
 def _metadata(call: Call) -> dict[str, str]:
-    """Which task run a Ray job belongs to, shown by `ray job list` and by trackers."""
+    """The task run a Ray job belongs to, as shown by `ray job list` and by trackers."""
     ids = {"flow_run": call.flow_runs[-1] if call.flow_runs else "", "task_run": call.task_run_id or ""}
     page = url_for("flow-run", obj_id=call.flow_runs[-1]) if call.flow_runs else None
     known = {f"prefect_{name}": str(value) for name, value in ids.items() if value} | ({"engine_url": page} if page else {})
@@ -233,7 +233,7 @@ def _metadata(call: Call) -> dict[str, str]:
 
 
 async def _cancelled_flow_run(client: PrefectClient, ids: Sequence[UUID]) -> UUID | None:
-    """The first of these flow runs, from the root, that is cancelled or about to be."""
+    """Return the first of these flow runs, from the root, that is cancelled or cancelling."""
     if not ids:
         return None
     runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=list(ids))))
@@ -242,9 +242,9 @@ async def _cancelled_flow_run(client: PrefectClient, ids: Sequence[UUID]) -> UUI
 
 
 def _close_without_runner(flow_run_id: UUID) -> None:
-    """A runner makes a Cancelling flow run a Cancelled one; in a plain `python flow.py` nobody does.
+    """Move a Cancelling flow run to Cancelled at exit, as a runner would; a plain `python flow.py` has no runner.
 
-    It can only be done when the engine is over: from Cancelled Prefect lets it go on to Failed, from Cancelling not.
+    Only possible once the engine has finished: Prefect lets it go from Cancelled to Failed, but not from Cancelling.
     """
     context = FlowRunContext.get()
     own = context.flow_run if context and context.flow_run and context.flow_run.id == flow_run_id else None
@@ -258,18 +258,18 @@ def _close_without_runner(flow_run_id: UUID) -> None:
                 client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
 
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        # no daemon: the end of the process waits for it
+        # not a daemon thread: the process waits for it at exit
         threading.Thread(target=close, name="raytrain-close").start()
 
 
 def _sigterm_seen() -> threading.Event:
-    """Set when this process gets a SIGTERM. Prefect answers one with a TerminationSignal, of which an awaiting coroutine
-    sees no more than a CancelledError, as of Ctrl-C and of the user's own time-outs."""
+    """An event set when this process gets SIGTERM. Prefect turns it into a TerminationSignal, which an awaiting coroutine
+    sees only as CancelledError, the same as Ctrl-C or the user's own timeouts."""
     before = signal.getsignal(signal.SIGTERM)
     if isinstance(before, _NoteSigterm):
         return before.seen
     note = _NoteSigterm(before)
-    # a flow that is awaited in another thread gets no signal; Prefect puts its own handler back when the flow is over
+    # a flow awaited in another thread gets no signal; Prefect restores its own handler when the flow ends
     if threading.current_thread() is threading.main_thread() and callable(before):
         signal.signal(signal.SIGTERM, note)
     return note.seen

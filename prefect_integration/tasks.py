@@ -1,7 +1,7 @@
-"""The tasks. Each takes a spec and a cluster and returns the typed result; `atrain` and its kin are awaited.
+"""The Prefect tasks. Each takes a spec and a cluster and returns the typed result; `atrain` and the like are async.
 
-What a task adds to `plugin_core.run`: the run's name out of the flow run, the core's events in the task run's log and as
-artifacts, a cancel in Prefect as a cancel of the run, and no retry of an error that a retry cannot cure.
+A task extends `plugin_core.run`: it names the run after the flow run, shows events in the task run's log and as artifacts,
+cancels the run when Prefect cancels, and does not retry errors that a retry cannot fix.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ if TYPE_CHECKING:
     from plugin_core.engine import Cluster
     from prefect_integration.blocks import RayCluster
 
-#: What a task takes as its spec: the spec, a dict of its fields, or the path of a YAML or JSON file.
+#: Accepted as a spec: a spec, a dict of its fields, or the path of a YAML or JSON file.
 Given = StepSpec | Mapping[str, Any] | str
 
 
 def retry_makes_sense(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """`retry_condition_fn`: errors of ours say it themselves; a user's exception and a wrong spec are not tried again."""
+    """`retry_condition_fn`: our errors say whether they are retryable; user exceptions and spec errors are not retried."""
     return bool(getattr(state.data, "retryable", True))
 
 
 def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
-    """Prefect's cache holds for the same step in the same flow run: its run's name, and what it computes. The cluster is no
-    part of it. Outside a flow nothing is cached, and the run directory answers."""
+    """Cache key for the same step in the same flow run: its run name and what it computes, without the cluster. Outside a
+    flow nothing is cached; the run directory has the result."""
     call = Call.here()
     if not call.flow_runs:
         return f"raytrain-{context.task_run.id}"
@@ -69,8 +69,8 @@ def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | Non
 
 
 def move_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
-    """The same move of an alias is made once in a flow run, however often the flow is tried again: a second rollback would
-    go further back, a second promotion undo what others did meanwhile."""
+    """Cache key that makes an alias move happen once per flow run, however often the flow is retried: a second rollback
+    would go further back, a second promotion would undo what others did meanwhile."""
     call = Call.here()
     if not call.flow_runs:
         return None
@@ -104,13 +104,13 @@ def train(spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, 
 def evaluate(
     spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> EvaluationResult:
-    """Evaluate a checkpoint; a broken threshold makes the result's `passed` false, and not the task fail."""
+    """Evaluate a checkpoint; a missed threshold sets the result's `passed` to false but does not fail the task."""
     return cast(EvaluationResult, _run(spec, EvaluateSpec, cluster, key))
 
 
 @task(name="tune", **_OPTIONS)
 def tune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
-    """Search for the best training; `best_train_spec(result)` is the spec to go on training with."""
+    """Search for the best training; `best_train_spec(result)` returns the spec to continue training with."""
     return cast(TuneResult, _run(spec, TuneSpec, cluster, key))
 
 
@@ -118,7 +118,7 @@ def tune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, ke
 def retrain(
     spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> RetrainResult:
-    """Train, evaluate against the champion and promote if it is better, in one step."""
+    """Train, evaluate against the champion and promote if better, in one step."""
     return cast(RetrainResult, _run(spec, RetrainSpec, cluster, key))
 
 
@@ -134,7 +134,7 @@ def batch_infer(
 async def atrain(
     spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> TrainResult:
-    """`train`, to be awaited."""
+    """Async version of `train`."""
     return cast(TrainResult, await _arun(spec, TrainSpec, cluster, key))
 
 
@@ -142,13 +142,13 @@ async def atrain(
 async def aevaluate(
     spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> EvaluationResult:
-    """`evaluate`, to be awaited."""
+    """Async version of `evaluate`."""
     return cast(EvaluationResult, await _arun(spec, EvaluateSpec, cluster, key))
 
 
 @task(name="tune", **_OPTIONS)
 async def atune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
-    """`tune`, to be awaited."""
+    """Async version of `tune`."""
     return cast(TuneResult, await _arun(spec, TuneSpec, cluster, key))
 
 
@@ -156,7 +156,7 @@ async def atune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = N
 async def aretrain(
     spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> RetrainResult:
-    """`retrain`, to be awaited."""
+    """Async version of `retrain`."""
     return cast(RetrainResult, await _arun(spec, RetrainSpec, cluster, key))
 
 
@@ -164,7 +164,7 @@ async def aretrain(
 async def abatch_infer(
     spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
 ) -> BatchInferResult:
-    """`batch_infer`, to be awaited."""
+    """Async version of `batch_infer`."""
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
 
 
@@ -177,13 +177,13 @@ def promote(
     dataset: str | None = None,
     force: bool = False,
 ) -> ModelVersion:
-    """`plugin_core.promote`: let a model's alias stand for the result's checkpoint. A retry promotes once."""
+    """`plugin_core.promote`: point a model's alias to the result's checkpoint. Safe to retry."""
     return engine.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
 
 
 @task(name="rollback", **{**_MOVE, "retry_condition_fn": lambda *_: False})
 def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> ModelVersion:
-    """`plugin_core.rollback`: let the alias stand for what it stood for before. Never retried, which would go further
+    """`plugin_core.rollback`: point the alias back to its previous version. Never retried, since a retry would go further
     back."""
     return engine.rollback(name, alias, registry=registry)
 

@@ -1,4 +1,4 @@
-"""What Prefect shows of a step: progress, links, metrics and report as artifacts, the checkpoint as an asset."""
+"""Shows a step in Prefect: progress, links, metrics and report as artifacts, the checkpoint as an asset."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from plugin_core.engine import (
     spec_datasets,
 )
 
-#: The type of the artifact that says where a step of a flow run runs; `hooks` reads it.
+#: Type of the artifact that records a step's run and cluster; `hooks` reads it.
 STEP = "ray-step"
-#: Prefect shows what stands in an asset's event; the whole is in the run directory.
+#: Most metrics in an asset's event, which Prefect displays; all of them are in the run directory.
 _ASSET_METRICS = 20
 
 
 class Board:
-    """A step's artifacts. Their keys are `<flow>-<step's key>-…`, so that the Artifacts page has the history of each.
+    """A step's artifacts. Their keys are `<flow>-<step's key>-…`, so that the Artifacts page shows each one's history.
 
-    `dashboard_url`: where a person reaches Ray's dashboard, when that is not where the flow does.
+    `dashboard_url`: Ray's dashboard as seen from a browser, if it differs from the flow's address.
     """
 
     def __init__(self, flow_name: str, key: str, rundir: RunDir, dashboard_url: str = ""):
@@ -58,7 +58,7 @@ class Board:
         self._trackers_shown: set[str] = set()
 
     def note(self, event: Event) -> None:
-        """Take in an event; nothing is sent yet."""
+        """Record an event; `publish` sends it."""
         if event.kind == "report":
             self._reading, self._text = event.reading, markdown_text(event.text)
         if event.kind == "link":
@@ -66,7 +66,7 @@ class Board:
         self._attempt = event.data.get("attempt", self._attempt)
 
     async def remember(self, cluster: dict[str, Any]) -> None:
-        """Where the run is and, as data, its cluster, for whoever cancels it without this process."""
+        """Store the run's URI and cluster data, so that it can be cancelled without this process."""
         data = {"run": self._rundir.uri, "cluster": cluster}
         await Artifact(type=STEP, description="Where a Ray step of this flow run runs", data=data).acreate()
 
@@ -100,7 +100,7 @@ class Board:
         self._shown = self._text
 
     async def finish(self, result: StepResult | None) -> None:
-        """The table of the reports, and a page with their plot. `result` None: the step failed."""
+        """Publish the table of reports and a page with their plot. `result` is None if the step failed."""
         history = await self._threads(History.read, self._rundir, limit_s=math.inf)
         self._trackers |= result.tracking if result is not None else {}
         async with get_client() as client:
@@ -115,7 +115,7 @@ class Board:
 
 
 def show_asset(spec: StepSpec, result: StepResult) -> None:
-    """The result's checkpoint (or its predictions) as an asset of this task run, with what it was made from."""
+    """Record the result's checkpoint (or predictions) as an asset of this task run, with its inputs."""
     context = AssetContext.get()
     made = getattr(result, "output", None) or getattr(getattr(result, "checkpoint", None), "uri", None)
     unmade = result.kind == "evaluate" or getattr(result, "outcome", "promoted") != "promoted"
@@ -139,6 +139,6 @@ def _listed(path: str | list[str] | None) -> list[str]:
 
 
 def _asset_key(place: str) -> str:
-    """A place as Prefect allows it for an asset: a URI without a query, few special characters, at most 512."""
+    """Convert a path to a valid Prefect asset key: a URI without a query, few special characters, at most 512 long."""
     uri = place.partition("?")[0] if "://" in place else f"file://{place}"
     return re.sub(r"[\s#?&%\"'<>\[\]{}|\\^`]", "_", uri)[:512]

@@ -1,7 +1,7 @@
-"""The driver: `python -m plugin_core.driver RUN_URI ATTEMPT NONCE CODE`, one attempt of a run, on the cluster.
+"""The driver: `python -m plugin_core.driver RUN_URI ATTEMPT NONCE CODE` runs one attempt on the cluster.
 
-It obeys the run directory: it stops when a higher attempt exists (the fence), when cancel is wanted, and when the step's
-time is over. It writes the heartbeat, the attempt's end and, last of all, the result.
+It obeys the run directory: it stops when a higher attempt exists (the fence), when a cancel is recorded, or when the step
+exceeds its time limit. It writes the heartbeat, the result, and the attempt's end.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.tracking.session import note_origin, stop_tracking
 
-#: Seconds that the process may take to exit after its attempt; what hangs then (an exit handler, a thread of a library) is
-#: written to the log and ended.
+#: Seconds the process may take to exit after its attempt. If something hangs (an exit handler, a library's thread), its
+#: traceback is logged and the process is killed.
 EXIT_S = 30.0
 
 logger = logging.getLogger("raytrain.driver")
@@ -58,8 +58,8 @@ def run_attempt(
 ) -> StepResult:
     """Run one attempt in this process and record how it ended.
 
-    `connect` joins a Ray with the runtime_env it is given; `stop` ends the step from the watching thread, with the
-    error and the seconds the attempt took. `code`: the digest of the code that it may run.
+    `connect` connects to Ray with a given runtime_env. `stop` ends the step from the watchdog thread; it gets the error
+    and the attempt's duration in seconds. `code`: the digest of the code that the attempt may run.
     """
     from plugin_core.errors.classify import classify
 
@@ -84,7 +84,7 @@ def run_attempt(
             )
             result = run_step(context)
             watch.look()
-            _abort_uploads(rundir, attempt)  # of workers that were killed on the way
+            _abort_uploads(rundir, attempt)  # left by killed workers
             warnings = [takeover.masked(warning) for warning in result.warnings]
             result = rundir.write_result(result.model_copy(update={"warnings": warnings}) if warnings else result)
         except Exception as exc:
@@ -105,29 +105,29 @@ def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
 
 
 def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:
-    """Record the end, unless a later attempt owns the run: then this one writes nothing more."""
+    """Record the end, unless a later attempt owns the run: then write nothing."""
     try:
         Fence(rundir.uri, attempt).check()
         rundir.record_end(attempt, end)
     except FencedError as exc:
         logger.warning("%s", exc.message)
     except StorageError as exc:
-        logger.error("how this attempt ended (%s) cannot be recorded: %s", end.outcome, exc.message)
+        logger.error("could not record how this attempt ended (%s): %s", end.outcome, exc.message)
 
 
 def _abort_uploads(rundir: RunDir, attempt: int) -> None:
-    """What killed processes left of uploads in parts, which nobody sees and which costs. None is under way here: earlier
-    attempts are fenced, this one has no workers."""
+    """Abort multipart uploads that killed processes left: they are invisible but cost money. None is in progress here:
+    earlier attempts are fenced, and this one has no workers."""
     Fence(rundir.uri, attempt).check()
     try:
         if count := rundir.location.abort_uploads():
-            logger.info("%d unfinished uploads of killed processes were aborted", count)
+            logger.info("aborted %d unfinished uploads of killed processes", count)
     except StorageError as exc:
         logger.warning("%s", exc.message)
 
 
 def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:
-    """Unpack the modules that travel with the step; returns the runtime_env that takes them to every Ray worker."""
+    """Unpack the modules shipped with the step; return the runtime_env that ships them to every Ray worker."""
     shipped = rundir.read_sources()
     if shipped is None:
         return {}
@@ -139,7 +139,8 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
 
 
 def _forget_sources() -> None:
-    """In a process that outlives its attempt (see `execute`), the run's copies must not hide the user's own modules."""
+    """Unload the run's copies, so that they do not shadow the user's modules in a process that outlives its attempt (see
+    `execute`)."""
     sys.path[:] = [entry for entry in sys.path if Path(entry) not in _temporary]
 
 
@@ -165,14 +166,14 @@ def _connect_job(runtime_env: dict[str, Any]) -> None:
 
 
 def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
-    """One attempt as a Ray job; the exit code tells the class of error."""
+    """Run one attempt as a Ray job; the exit code identifies the class of error."""
     handler = logging.StreamHandler()
     handler.setFormatter(takeover.Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
         takeover.take()
     except InfrastructureError as exc:
-        print(exc.message, file=sys.stderr)  # without the storage's credentials there is no place to record it
+        print(exc.message, file=sys.stderr)  # without storage credentials it cannot be recorded
         return EXIT_NOT_HANDED_OVER
     try:
         return _main(uri, attempt, nonce, code)
@@ -184,24 +185,24 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
     try:
         rundir = RunDir.at(uri)
         receipt = rundir.receipt(attempt)
-    except SpecError as exc:  # this node cannot open the storage, so there is no place to record it
+    except SpecError as exc:  # this node cannot open the storage, so it cannot be recorded
         print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
         return exc.exit_code
     if receipt is None:
-        print(f"run_config.storage_path: {uri} holds no receipt of this attempt as seen from this node: the path is not"
+        print(f"run_config.storage_path: {uri} has no receipt of this attempt as seen from this node: the path is not"
               " shared with the cluster", file=sys.stderr)  # fmt: skip
         return EXIT_NOT_SHARED
     if receipt.nonce != nonce:
-        print(f"another submission is attempt {attempt} of {uri}; this one stops", file=sys.stderr)
+        print(f"attempt {attempt} of {uri} belongs to another submission; stopping", file=sys.stderr)
         return FencedError.exit_code
 
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
-        # from the watching thread: the main thread may be deep inside Ray, so end the process; Ray ends its actors
+        # called in the watchdog thread, while the main thread may be deep inside Ray: end the process; Ray kills its actors
         print(f"stopping: {takeover.masked(error.message)}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
         stop_tracking(error)
         takeover.end()
-        _clean_up()  # os._exit runs none of what waits for the exit
+        _clean_up()  # os._exit runs no exit handlers
         os._exit(error.exit_code)
 
     try:
@@ -215,8 +216,8 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """Exit, in `EXIT_S` at most."""
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a thread of C: it needs neither the GIL nor the main thread
+    """Exit within `EXIT_S`."""
+    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Batch inference: a predictor over a Ray Dataset with a pool of actors → files and a commit marker (see `output`)."""
+"""Batch inference: runs a predictor over a Ray Dataset in an actor pool → files and a commit marker (see `output`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
     settings = ray.data.DataContext.get_current()
     settings.execution_options.preserve_order = spec.preserve_order
     if spec.key_column is not None:
-        # Ray's own record of the rows that are written, in two phases with each file of output
+        # Ray's own checkpoint of written rows, committed in two phases with each output file
         done = context.rundir.step.child("rows")
         done.make_dir()
         settings.checkpoint_config = CheckpointConfig(
@@ -71,7 +71,7 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
 
 
 def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> int:
-    """Write the files; returns the rows that the writing tasks say they wrote."""
+    """Write the files; return the number of rows that the write tasks report."""
     match spec.output_format:
         case "parquet":
             dataset.write_parquet(path, filesystem=filesystem, partition_cols=spec.partition_by or None)
@@ -79,5 +79,5 @@ def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> in
             dataset.write_csv(path, filesystem=filesystem)
         case _:
             dataset.write_json(path, filesystem=filesystem)
-    # Ray hands it to its own sinks alone (ray 2.60)
+    # Ray passes it only to its own sinks (ray 2.60)
     return sum(int(task["num_rows"]) for task in dataset._write_ds.take_all())

@@ -1,4 +1,4 @@
-"""Datasets named in a spec: checked where the step is made, loaded as Ray Datasets where it runs."""
+"""A spec's datasets, loaded as Ray Datasets where the step runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def check_rows(spec: TrainSpec, datasets: Mapping[str, ray.data.Dataset]) -> None:
-    """Raise SpecError where a dataset that could not be counted before the submit has too few rows."""
+    """Raise SpecError if a dataset that could not be counted before the submit has too few rows."""
     for name, dataset in datasets.items():
         config, rows = spec.datasets[name], needed_rows(spec, f"datasets.{name}", spec.datasets[name])
         if not has_schema(config) or config.split is not None:
@@ -30,16 +30,16 @@ def check_rows(spec: TrainSpec, datasets: Mapping[str, ray.data.Dataset]) -> Non
 
 
 def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, for_pool: bool = False) -> ray.data.Dataset:
-    """The Ray Dataset, read lazily. `function` gives the user's function where the config names one. `for_pool`: a
-    pool of actors maps it for the driver, so it has blocks for all of them, and Ray Data logs how far it is."""
+    """Load the Ray Dataset, lazily. `function` returns the user's function if the config names one. `for_pool`: an actor
+    pool maps the dataset for the driver, so it gets enough blocks for all actors, and Ray Data logs its progress."""
     import ray.data
 
     settings = ray.data.DataContext.get_current()
-    # what a user's function raises comes as it is, not as an exception of Ray's
+    # exceptions of a user's function are raised unchanged, not wrapped in Ray's
     settings.raise_original_map_exception = True
     if for_pool:
-        # Ray's newer parquet reader (2.60) packs up to 128 MiB into one block, whatever `override_num_blocks` says, and a
-        # block goes to one actor; the older one heeds `read_op_min_num_blocks` (200)
+        # Ray's V2 parquet reader (2.60) packs up to 128 MiB into one block, ignoring `override_num_blocks`, and a block
+        # goes to one actor; the V1 reader honours `read_op_min_num_blocks` (200)
         settings.use_datasource_v2 = False
     dataset = function()(**config.kwargs) if config.function is not None else _read(config)
     if config.columns and config.guessed_format != "parquet" and config.path is not None:
@@ -49,12 +49,12 @@ def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, f
     if config.shuffle_seed is not None:
         dataset = dataset.random_shuffle(seed=config.shuffle_seed)
     if for_pool:
-        dataset.context.enable_progress_bars = True  # which the driver, without a terminal, has as lines of its log
+        dataset.context.enable_progress_bars = True  # without a terminal they become log lines
     return dataset.materialize() if config.materialize else dataset
 
 
 def in_part(row: Mapping[str, Any], split: SplitConfig) -> bool:
-    """Whether a row is of the part; told by the row alone. Raises KeyError for a column that it has not."""
+    """Whether a row belongs to the split; depends on the row alone. Raises KeyError if a column is missing."""
     digest = hashlib.blake2b(str(split.seed).encode(), digest_size=8)
     for name in sorted(split.by if split.by is not None else row):
         value = row[name]
@@ -80,7 +80,7 @@ def _read(config: DatasetConfig) -> ray.data.Dataset:
 
 
 def _huggingface(locations: list[Location]) -> ray.data.Dataset:
-    """What `datasets.Dataset.save_to_disk` wrote: arrow files, and a state that names them in order."""
+    """Read the output of `datasets.Dataset.save_to_disk`: arrow files, and a state.json that lists them in order."""
     import ray
     import ray.data
 
@@ -90,8 +90,8 @@ def _huggingface(locations: list[Location]) -> ray.data.Dataset:
         found = [location.child(entry["filename"]).uri for entry in state.get("_data_files", [])]
         if not found:
             raise SpecError(
-                f"path: got {location.uri!r}, which holds no state.json that names files; expected for the format"
-                " huggingface is what datasets.Dataset.save_to_disk wrote"
+                f"path: got {location.uri!r}, which has no state.json that lists files; expected a folder written by"
+                " datasets.Dataset.save_to_disk (format huggingface)"
             )
         files += found
     read = ray.remote(_read_stream)
@@ -107,8 +107,8 @@ def _read_stream(uri: str) -> Any:
 
 
 def _limit_footer_readers() -> None:
-    """Ray Data starts 32 actors that read parquet footers at each pass over the data, however small cluster and data are:
-    ten seconds an epoch on two cores. One for two CPUs instead, 32 at the most; the user's own setting wins."""
+    """Limit the actors that read parquet footers to one per two CPUs, at most 32; a user's own setting wins. By default
+    Ray Data starts 32 of them at each pass over the data, whatever its size: ten seconds per epoch on two cores."""
     import ray
 
     cpus = int(ray.cluster_resources().get("CPU", 1))

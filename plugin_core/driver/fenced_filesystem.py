@@ -1,7 +1,7 @@
-"""The filesystem that Ray gets: with the fence before each write, and an atomic snapshot of Ray Train's.
+"""The filesystem given to Ray: checks the fence before each write and replaces Ray Train's snapshot atomically.
 
 Ray's checkpoint manager registers a checkpoint, writes its snapshot and deletes old checkpoints before any callback runs
-(ray 2.60), so no callback can fence it; but every file of it passes through `RunConfig.storage_filesystem`.
+(ray 2.60), so a callback cannot fence it; but all its files pass through `RunConfig.storage_filesystem`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from plugin_core.runs.pins import pinned
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.location import Location, be_patient
 
-#: Ray Train's own index of a run's checkpoints; a torn one stops the run for good (ray 2.60).
+#: Ray Train's index of a run's checkpoints; a torn one stops the run for good (ray 2.60).
 SNAPSHOT = "checkpoint_manager_snapshot.json"
-#: The folder of a run in which Ray Tune keeps what it knows of a search.
+#: The folder of a run in which Ray Tune keeps the state of a search.
 EXPERIMENT = "tune"
 
 logger = logging.getLogger(__name__)
 
 
 class _Replaced(io.BytesIO):
-    """A file that is collected in memory and replaces the one at `place` atomically when it is closed."""
+    """A file buffered in memory that atomically replaces the one at `place` when closed."""
 
     def __init__(self, place: Location, fence: Fence):
         super().__init__()
@@ -44,15 +44,15 @@ class _Replaced(io.BytesIO):
             return
         data = self.getvalue()
         super().close()
-        # a checkpoint that the run may resume from has all reports before it in the journal
+        # the journal must have all reports up to a checkpoint that the run may resume from
         flush_writers()
         self._fence.check()
         self._place.write(data)
 
 
 class _FencedHandler(FileSystemHandler):
-    """The filesystem of a place with the fence of a run before each write. It travels to controller and workers as URIs,
-    since pyarrow's S3FileSystem forgets its retry strategy when it is pickled."""
+    """The filesystem of a place, with a run's fence checked before each write. It is pickled to controller and workers as
+    URIs, since pyarrow's S3FileSystem loses its retry strategy when pickled."""
 
     def __init__(self, run_uri: str, attempt: int, place: str):
         be_patient()
@@ -89,8 +89,8 @@ class _FencedHandler(FileSystemHandler):
         return [known[path] for path in paths]
 
     def _checkpoint(self, path: str) -> FileInfo | None:
-        """A checkpoint of the run as it was listed a moment ago. Before training Ray asks for each that there is, one after
-        the other (ray 2.60): one listing answers for thousands. None: not among them, so ask."""
+        """Look up a checkpoint in a recent listing. Before training Ray stats every existing checkpoint, one by one (ray
+        2.60): one listing answers thousands of calls. None: not listed, so query storage."""
         folder, name = posixpath.split(path)
         if folder != self._run.path or not checkpoint_manifest.NAME.search(name):
             return None
@@ -105,7 +105,7 @@ class _FencedHandler(FileSystemHandler):
         return found
 
     def open_input_stream(self, path: str) -> NativeFile:
-        # without a buffer of pyarrow's own, which the caller's side adds
+        # unbuffered: the caller's side adds a buffer
         return self._fs.open_input_stream(path)
 
     def open_input_file(self, path: str) -> NativeFile:
@@ -120,7 +120,7 @@ class _FencedHandler(FileSystemHandler):
         return self._fs.open_output_stream(path, metadata=metadata)
 
     def _index(self, path: str) -> Location | None:
-        """The place of a file by which Ray restores, which must never be torn."""
+        """The location of a file that Ray restores from, which must never be torn; None for other files."""
         for place in (self._run.child(SNAPSHOT), self._run.child(EXPERIMENT, posixpath.basename(path))):
             if path == place.path:
                 return place
@@ -140,7 +140,7 @@ class _FencedHandler(FileSystemHandler):
         self._fence.check()
         name = posixpath.basename(path.rstrip("/"))
         if path.rstrip("/") == self._run.child(name).path and pinned(RunDir.at(self._run.uri), name):
-            logger.info("%s is kept, since it is needed elsewhere", name)
+            logger.info("%s is kept because it is needed elsewhere", name)
             return
         self._there.pop(name, None)
         self._place.small_files.delete_dir(path)
@@ -150,7 +150,7 @@ class _FencedHandler(FileSystemHandler):
         self._fs.delete_dir_contents(path, missing_dir_ok=missing_dir_ok)
 
     def delete_root_dir_contents(self) -> None:
-        raise FencedError("the root of the storage is nobody's to delete")
+        raise FencedError("the storage root must not be deleted")
 
     def delete_file(self, path: str) -> None:
         self._fence.check()
@@ -166,6 +166,6 @@ class _FencedHandler(FileSystemHandler):
 
 
 def fenced_filesystem(run_uri: str, attempt: int, place: str | None = None) -> FileSystem:
-    """The filesystem to give to Ray Train as `RunConfig.storage_filesystem`; or that of another `place` (a URI), for what
-    else the attempt writes."""
+    """Return the filesystem for Ray Train's `RunConfig.storage_filesystem`, or that of another `place` (a URI) that the
+    attempt writes to."""
     return PyFileSystem(_FencedHandler(run_uri, attempt, place or run_uri))

@@ -1,4 +1,4 @@
-"""Waiting for the cluster's resources, for a bounded time, and saying what was missing."""
+"""Waits for cluster resources for a bounded time, and reports what was missing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from plugin_core.errors import StepTimeoutError
 
 @contextmanager
 def reserved(resources: dict[str, float], timeout_s: float | None) -> Iterator[Any]:
-    """Hold these resources (Ray's units) for one process as a placement group; yields the scheduling strategy to use.
+    """Reserve these resources (Ray's units) for one process as a placement group; yield the scheduling strategy to use.
 
-    Raises StepTimeoutError when they do not come within `timeout_s` seconds (None: waits for ever).
+    Raises StepTimeoutError if they are not available within `timeout_s` seconds (None: no limit).
     """
     import ray
     from ray.exceptions import GetTimeoutError
@@ -36,15 +36,15 @@ def reserved(resources: dict[str, float], timeout_s: float | None) -> Iterator[A
 
 
 def no_resources(timeout_s: float | None, wanted: str) -> StepTimeoutError:
-    """The error for resources that did not come, with what is there and what of it is free."""
+    """Return the error for resources that never became available, with the free and total ones."""
     import ray
 
     have, free = ray.cluster_resources(), ray.available_resources()
     names = [name for name in sorted(have) if not name.startswith(("node:", "memory", "object_store", "accelerator_type:"))]
     there = ", ".join(f"{free.get(name, 0.0):g} of {have[name]:g} {name}" for name in names)
     return StepTimeoutError(
-        f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it takes {wanted or 'workers'};"
-        f" free are {there or 'none'}"
+        f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it needs {wanted or 'workers'};"
+        f" free: {there or 'none'}"
     )
 
 

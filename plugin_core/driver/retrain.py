@@ -1,7 +1,7 @@
 """Retrain: train → evaluate against the champion → promote, in one job.
 
-Each part is a run within this one, with a result of its own, so an attempt goes on with the part that was killed. What the
-alias stands for is read before each evaluation, and moved only from there: whoever moved it meanwhile is evaluated against.
+Each part is a nested run with its own result, so an attempt resumes at the part that was killed. The alias is read before
+each evaluation and moved only if it is unchanged; if it moved meanwhile, the model is evaluated against the new champion.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from plugin_core.storage.stored_files import Object, parse
 if TYPE_CHECKING:
     from plugin_core.specs.results import StepResult
 
-#: Seconds between two looks at the training's journal, whose reports are also the retraining's.
+#: Seconds between two reads of the training's journal, whose reports are relayed to the retraining's.
 RELAY_S = 1.0
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainR
 
 
 def _plan(context: StepContext, spec: RetrainSpec, champion: ModelVersion | None) -> dict[str, Any]:
-    """What the first attempt found; later ones go on with it."""
+    """Return the plan the first attempt recorded; later attempts follow it."""
     dataset = fingerprint_of_all(spec.train.datasets)
     same = champion is not None and dataset is not None and champion.dataset == dataset
     plan = {
@@ -133,14 +133,14 @@ def _evaluate(
 
 
 def _part(context: StepContext, name: str, spec: StepSpec, field: str) -> StepContext:
-    """A part under the retraining's own limits, and tracked where the retraining is."""
+    """A part with the retraining's limits and trackers."""
     whole = {"limits": context.spec.limits, "tracking": context.spec.tracking}
     return context.child(part_name(context.rundir, name), spec.model_copy(update=whole), field)
 
 
 def part_name(retraining: RunDir, part: str) -> str:
-    """The name of a retraining's part, another one in each retraining: train loops tell by the name of their run whether
-    a checkpoint is their own, to resume from, or a champion's, to start warm from."""
+    """The name of a retraining's part, unique to the retraining: train loops tell by the run name whether a checkpoint is
+    their own, to resume from, or a champion's, for a warm start."""
     return run_name(retraining.name, part)
 
 
@@ -150,10 +150,10 @@ def _run(part: StepContext) -> StepResult:
 
 @contextmanager
 def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
-    """While the training runs, its new reports are also written as the retraining's, whose progress they are."""
+    """While the training runs, relay its new reports to the retraining's journal."""
     reader, writer, over = JournalReader(part), JournalWriter(context.rundir, context.attempt), threading.Event()
     for _ in reader:
-        pass  # what an earlier attempt has relayed
+        pass  # already relayed by an earlier attempt
 
     def relay() -> None:
         for entry in reader:
@@ -164,8 +164,8 @@ def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
         while not over.wait(RELAY_S):
             try:
                 relay()
-            except Exception as exc:  # noqa: BLE001 - what is only shown never ends a training
-                logger.warning("the training's reports are not shown: %s", exc)
+            except Exception as exc:  # noqa: BLE001 - relaying must never end a training
+                logger.warning("could not relay the training's reports: %s", exc)
 
     thread = threading.Thread(target=follow, daemon=True, name="relay")
     thread.start()
@@ -199,4 +199,4 @@ def _result(
 
 
 def _tell_wait(holder: str) -> None:
-    logger.info("another retraining of the model runs (%s); waiting for it", holder)
+    logger.info("another retraining of the model is running (%s); waiting for it", holder)

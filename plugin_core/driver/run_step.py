@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run_step(context: StepContext, **options: Any) -> StepResult:
-    """Run the step of this kind, tracked as its spec says. `options`: what its `run` takes beside the context."""
+    """Run the step, tracked as its spec says. `options`: extra arguments of its kind's `run`."""
     from plugin_core.tracking.session import tracked, with_tracking
 
     run = import_function("run", step_kind(context.spec.kind).run)

@@ -1,6 +1,6 @@
-"""What was handed over to a job (see `handover`), on the cluster: the driver takes it, and so does each worker process.
+"""Takes what was handed over to a job (see `handover`), on the cluster: in the driver and in each worker process.
 
-Nothing heavy is imported here: each worker of a job starts with it.
+Imports nothing heavy: each worker of a job starts with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plugin_core.clusters import env_files
 from plugin_core.clusters.secrets import KEPT_S, RENEW_S, USERS_HOOK, VARIABLE, Secrets
 from plugin_core.errors import InfrastructureError
 
-#: Variables that the runtime_env of some workers sets itself, by name.
+#: Variables set by some workers' own runtime_env, by name.
 KEPT = "RAYTRAIN_KEPT_VARIABLES"
 
 
@@ -25,7 +25,7 @@ KEPT = "RAYTRAIN_KEPT_VARIABLES"
 
 
 class Held:
-    """The driver's hold on what was handed over to its job: kept for the workers until `end`."""
+    """What was handed over to the driver's job, kept on the head for the workers until `end`."""
 
     def __init__(self, name: str, data: bytes):
         self.secrets = Secrets.unpack(data)
@@ -40,14 +40,14 @@ class Held:
         self._over.set()
         env_files.remove()
         self._thread.join(timeout=kv.DELETE_TIMEOUT_S)
-        with contextlib.suppress(*kv.ERRORS):  # the head is gone with all that it kept, or Ray deletes it later
+        with contextlib.suppress(*kv.ERRORS):  # the head is gone with everything it kept, or Ray deletes it later
             kv.delete(self._name)
 
     def _renew(self) -> None:
         from plugin_core.ray_internals import kv
 
         while not self._over.is_set():
-            with contextlib.suppress(*kv.ERRORS):  # the next time comes long before Ray deletes it
+            with contextlib.suppress(*kv.ERRORS):  # retried long before Ray deletes it
                 kv.put(self._name, self._data, KEPT_S)
             self._over.wait(RENEW_S)
 
@@ -56,9 +56,9 @@ _held: Held | None = None
 
 
 def take() -> None:
-    """In the driver, before it touches storage: take what was handed over to the job, if anything was.
+    """In the driver, before it accesses storage: take what was handed over to the job, if anything.
 
-    Raises InfrastructureError where it is gone: the next attempt is handed it anew.
+    Raises InfrastructureError if it is gone: the next attempt gets it again.
     """
     from plugin_core.ray_internals import kv
 
@@ -68,7 +68,7 @@ def take() -> None:
     try:
         data = kv.get(name, os.environ["RAY_ADDRESS"])
     except kv.ERRORS as exc:
-        raise InfrastructureError(f"the head cannot be asked for what was handed over to this job ({exc})") from exc
+        raise InfrastructureError(f"cannot ask the head for what was handed over to this job ({exc})") from exc
     if data is None:
         raise InfrastructureError(f"what was handed over to this job is gone; Ray keeps it for {KEPT_S} s at most")
     _held = Held(name, data)
@@ -76,7 +76,7 @@ def take() -> None:
 
 
 def end() -> None:
-    """Nobody needs it any more: delete it, and what is on disk of it, as far as the head can still be asked."""
+    """Delete it when it is no longer needed, on disk and, if the head still answers, there."""
     if _held is not None:
         _held.end()
 
@@ -91,14 +91,14 @@ def masked(text: str) -> str:
 
 
 def workers_runtime_env(jobs_own: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes each worker process of the job take it too, and then call the hook of the job's own runtime_env."""
+    """The runtime_env that makes each worker process take it too, then call the hook of the job's own runtime_env."""
     users_hook = jobs_own.get("worker_process_setup_hook")
     more = {"env_vars": {USERS_HOOK: users_hook}} if users_hook else {}
     return {"worker_process_setup_hook": f"{in_worker.__module__}.{in_worker.__name__}", **more}
 
 
 class Masked(logging.Formatter):
-    """For the driver's own log, whose lines, and tracebacks, may come from clients that print what they were given."""
+    """Masks secrets in the driver's log: lines and tracebacks may come from clients that print their arguments."""
 
     def format(self, record: logging.LogRecord) -> str:
         return masked(super().format(record))
@@ -108,7 +108,7 @@ class Masked(logging.Formatter):
 
 
 def worker_variables(given: dict[str, str]) -> dict[str, str]:
-    """Variables of some workers' own runtime_env, which win over what is handed over to the job."""
+    """Variables for some workers' own runtime_env, which override what is handed over to the job."""
     return {**given, KEPT: ",".join(given)} if given and VARIABLE in os.environ else given
 
 

@@ -1,4 +1,4 @@
-"""The thread that watches over an attempt, in its driver: it beats, and ends the process when it must not go on."""
+"""The driver's watchdog thread: writes the heartbeat, and ends the process when the attempt must stop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs import Limits
 
-#: Seconds between two looks at the run directory, each of which moves the heartbeat.
+#: Seconds between two looks at the run directory; each look moves the heartbeat.
 BEAT_S = 2.0
 
 logger = logging.getLogger("raytrain.driver")
 
 
 class Terminated(StepError):
-    """Somebody sent this process a SIGTERM; what it means is for the supervisor to tell."""
+    """This process received a SIGTERM; the supervisor decides what it means."""
 
     outcome = TERMINATED
 
 
 class Watch:
-    """The thread that beats, and ends the process when the run directory, or a signal, says so.
+    """The thread that writes the heartbeat and ends the process when the run directory or a signal says so.
 
     `signals`: a file descriptor from which a byte can be read once a SIGTERM has come (see `signal_pipe`).
     """
@@ -80,7 +80,7 @@ class Watch:
         return time.monotonic() - self._started
 
     def look(self) -> None:
-        """Raise where this attempt must not go on."""
+        """Raise if this attempt must stop."""
         attempts = self._rundir.attempts()  # one request
         self._fence.judge(attempts.latest)
         if attempts.intent.cancel_through >= self._attempt:
@@ -90,7 +90,7 @@ class Watch:
             raise StepTimeoutError(f"the step took longer than limits.timeout_s ({limit:g} s)")
         orphan = self._limits.orphan_timeout_s
         if orphan is not None and self._alone_for_s(attempts.interest) > orphan:
-            raise InfrastructureError(f"no orchestrator showed interest for limits.orphan_timeout_s ({orphan:g} s)")
+            raise InfrastructureError(f"no orchestrator followed the run for limits.orphan_timeout_s ({orphan:g} s)")
 
     def _alone_for_s(self, sign: str) -> float:
         if sign != self._interest[0]:
@@ -115,24 +115,23 @@ class Watch:
                 if ready:
                     self._stop(Terminated(f"the driver was told to stop (SIGTERM); {exc.message}"))
                     return
-                logger.warning("%s; training goes on", exc.message)
+                logger.warning("%s; training continues", exc.message)
             except StepError as exc:
                 self._stop(exc)
                 return
 
 
 def _spent_s(rundir: RunDir, attempt: int) -> float:
-    """What an attempt took: as it recorded at its end, or, where it was killed, up to its last heartbeat."""
+    """The duration of an attempt in seconds: as recorded at its end, or up to its last heartbeat if it was killed."""
     records = (rundir.end(attempt), rundir.heartbeat(attempt))
     return max((record.elapsed_s for record in records if record is not None), default=0.0)
 
 
 def signal_pipe() -> int:
-    """A descriptor that becomes readable on SIGTERM, at once, whatever the main thread is doing.
+    """Return a descriptor that becomes readable on SIGTERM at once, whatever the main thread is doing.
 
-    Python runs its handlers in the main thread only, between two steps of its own; but the number of the signal is
-    written to this pipe by the interpreter's C handler. Ray sets a SIGTERM handler of its own later, which changes
-    nothing here.
+    Python runs signal handlers only in the main thread, between bytecodes, but the interpreter's C handler writes the
+    signal number to this pipe immediately. Ray later installs its own SIGTERM handler, which does not affect this.
     """
     readable, writable = os.pipe()
     os.set_blocking(writable, False)

@@ -1,8 +1,8 @@
-"""Small helpers for train loops, where Ray Train's own are missing or unsafe. They run in the workers; Ray Train's own
-utilities (`prepare_model`, `RayDDPStrategy`, …) stay what they are.
+"""Small helpers for train loops, where Ray Train's are missing or unsafe. They run in the workers, alongside Ray Train's
+own utilities (`prepare_model`, `RayDDPStrategy`, …).
 
-    torch         the state of a PyTorch loop in a checkpoint, and back
-    sharded       the same in parts, one a rank, for FSDP and the like; restored by any number of ranks
+    torch         save and restore the state of a PyTorch loop in a checkpoint
+    sharded       the same with one shard per rank, for FSDP and similar; restored by any number of ranks
     transformers  a Hugging Face Trainer that reports, checkpoints and resumes
-    upload        what they all report with
+    upload        reporting, used by all of them
 """

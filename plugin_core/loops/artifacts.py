@@ -1,4 +1,4 @@
-"""Files that workers leave beside their checkpoints (plots, profiles, samples), kept in the run directory by rank."""
+"""Files that workers write beside their checkpoints (plots, profiles, samples), stored in the run directory by rank."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _own: Artifacts | None = None
 
 
 def artifact_directory() -> Path:
-    """This worker's folder for files to keep, on its own disk. What is in it goes to `artifacts/rank-000/…` of the run
-    directory with each checkpoint and when the loop ends, up to `limits.artifact_bytes`; a file that is written again
-    replaces its copy. Raises RuntimeError outside of a train loop."""
+    """Return this worker's local folder for artifacts. Its files are copied to `artifacts/rank-000/…` in the run directory
+    with each checkpoint and when the loop ends, up to `limits.artifact_bytes`; a changed file replaces its copy. Raises
+    RuntimeError outside a train loop."""
     if _own is None:
-        raise RuntimeError("artifact_directory() is for a train loop: outside of one there is no run to keep files of")
+        raise RuntimeError("artifact_directory() is only valid in a train loop: there is no run outside one")
     return _own.folder
 
 
 class Artifacts:
-    """One worker's files, and what of them is kept already."""
+    """One worker's files, and which of them are stored already."""
 
     def __init__(self, run_uri: str, attempt: int, rank: int, limit_bytes: int):
         self.folder = Path(tempfile.mkdtemp(prefix="raytrain-artifacts-"))
@@ -43,8 +43,8 @@ class Artifacts:
         _own = self
 
     def keep(self) -> None:
-        """Copy what is new or has changed. A storage that does not take it is said and tried at the next time: it is no
-        reason to end a training. Raises FencedError."""
+        """Copy new and changed files. A storage failure is logged and retried next time: it must not end the training.
+        Raises FencedError."""
         changed = list(changed_files(self.folder, self._kept))
         if changed:
             self._fence.check()
@@ -56,12 +56,12 @@ class Artifacts:
             try:
                 self._place.child(*name.split("/")).upload(file)
             except StorageError as exc:
-                logger.warning("artifacts: %s; tried again with the next checkpoint", exc.message)
+                logger.warning("artifacts: %s; retrying with the next checkpoint", exc.message)
                 return
             self._kept[name] = state
 
     def end(self) -> None:
-        """Keep what there is, and forget the folder."""
+        """Store what is left, and delete the folder."""
         global _own
         try:
             self.keep()
@@ -73,7 +73,7 @@ class Artifacts:
         if name not in self._left_out:
             self._left_out.add(name)
             logger.warning(
-                "artifacts: %s (%d bytes) is left out, it does not fit into limits.artifact_bytes=%d beside what is kept",
+                "artifacts: skipping %s (%d bytes): with what is stored it exceeds limits.artifact_bytes=%d",
                 name,
                 size,
                 self._limit_bytes,

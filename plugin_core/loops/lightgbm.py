@@ -1,4 +1,4 @@
-"""The model in a checkpoint of LightGBM."""
+"""Load the model from a LightGBM checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_model(checkpoint: Any) -> Any:
-    """The `lightgbm.Booster` in a checkpoint of a declared training, or of Ray's callback."""
+    """Return the `lightgbm.Booster` in a checkpoint of a declared training or of Ray's callback."""
     from ray.train.lightgbm import RayTrainReportCallback
 
     return RayTrainReportCallback.get_model(checkpoint)

@@ -1,4 +1,4 @@
-"""A fitted Ray Data preprocessor travels with the checkpoint of the model that was trained on its output."""
+"""Stores a fitted Ray Data preprocessor with the checkpoint of the model trained on its output."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     import ray.train
 
 
-#: The key of a checkpoint's metadata under which the preprocessor stands.
+#: The preprocessor's key in a checkpoint's metadata.
 KEY = "raytrain_preprocessor"
 
 
 def save_preprocessor(checkpoint: ray.train.Checkpoint, preprocessor: ray.data.preprocessor.Preprocessor) -> None:
-    """Put a fitted preprocessor beside the files of a checkpoint, before it is reported. Evaluation and batch inference
-    then transform their batches with it."""
+    """Store a fitted preprocessor with a checkpoint before reporting it. Evaluation and batch inference then transform
+    their batches with it."""
     checkpoint.update_metadata({KEY: serialize(preprocessor)})
 
 
 def serialize(preprocessor: ray.data.preprocessor.Preprocessor) -> str:
-    """A preprocessor as it stands in a checkpoint's metadata: pickled, in base64."""
+    """Serialise a preprocessor for a checkpoint's metadata: pickled, in base64."""
     return base64.b64encode(cloudpickle.dumps(preprocessor)).decode()
 
 
 def load_preprocessor(checkpoint: CheckpointRef | ray.train.Checkpoint) -> Any:
-    """The preprocessor that stands with a checkpoint (a result's, or Ray's own), or None. It is unpickled: load only
+    """Load the preprocessor stored with a checkpoint (a result's, or Ray's), or None. It is unpickled: only load
     checkpoints that you trust."""
     found = checkpoint.to_ray() if isinstance(checkpoint, CheckpointRef) else checkpoint
     kept = found.get_metadata().get(KEY)

@@ -1,7 +1,7 @@
-"""The state of a sharded PyTorch loop (FSDP, tensor parallel) in a checkpoint, each rank writing its own part, and back.
+"""Saves and restores the state of a sharded PyTorch loop (FSDP, tensor parallel); each rank writes its own shard.
 
-`restore` and `report` are used as those of `plugin_core.loops.torch`. The parts are PyTorch's Distributed Checkpoint: any
-number of ranks reads what any other number wrote, so an elastic training goes on when it grows or shrinks.
+Use `restore` and `report` like those of `plugin_core.loops.torch`. The format is PyTorch's Distributed Checkpoint: any
+number of ranks can read what any other number wrote, so an elastic training continues when it grows or shrinks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def report(
     upload: Upload = "sync",
     checkpoint: bool = True,
 ) -> None:
-    """`ray.train.report` with a checkpoint of each rank's part of model and optimizer, and rank 0's scheduler and counters.
-    All ranks call it; the folder it writes into is the rank's own."""
+    """`ray.train.report` with a checkpoint: each rank's shard of model and optimizer, rank 0's scheduler and counters. All
+    ranks must call it; each writes into its own folder."""
     import ray.train
     import torch
     import torch.distributed.checkpoint as dcp
@@ -44,8 +44,8 @@ def report(
 
 
 def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[str, int]:
-    """Put everything back from the run's checkpoint, however many ranks wrote it; returns its counters, none where there is
-    no checkpoint yet. A checkpoint of another run (`resume_from`) gives the model's weights alone, and no counters."""
+    """Restore everything from the run's checkpoint, however many ranks wrote it; return its counters, {} if there is no
+    checkpoint yet. From another run's checkpoint (`resume_from`) only the model's weights are restored, and no counters."""
     import ray.train
     import torch
     import torch.distributed.checkpoint as dcp
@@ -73,7 +73,7 @@ def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[st
 
 
 def load(checkpoint: Any, model: Any) -> Any:
-    """`model`, whole and in this one process, with the weights of a `ray.train.Checkpoint` that `report` made."""
+    """Load the weights of a `ray.train.Checkpoint` made by `report` into `model`, unsharded and in this process."""
     import torch.distributed.checkpoint as dcp
 
     state = {"model": model.state_dict()}

@@ -1,11 +1,11 @@
-"""The state of a PyTorch loop in a checkpoint, and back, in two lines:
+"""Saves and restores the state of a PyTorch loop in two lines:
 
     start = restore(model, optimizer, scheduler).get("epoch", -1) + 1
     for epoch in range(start, config["epochs"]):
         ...
         report({"epoch": epoch, "loss": loss}, model, optimizer, scheduler)
 
-For a model that is whole on every rank (one process, or DistributedDataParallel). Call `restore` before or after
+For a model that is replicated on every rank (one process, or DistributedDataParallel). Call `restore` before or after
 `prepare_model`, with the model on its device.
 """
 
@@ -30,9 +30,9 @@ def report(
     upload: Upload = "sync",
     checkpoint: bool = True,
 ) -> None:
-    """`ray.train.report` with a checkpoint: rank 0's model, optimizer and scheduler, each rank's random numbers, and of
-    `metrics` the whole numbers, which count (epoch, step). `checkpoint` false: a report without one, as between the
-    checkpoints of a long epoch."""
+    """`ray.train.report` with a checkpoint: rank 0's model, optimizer and scheduler, each rank's RNG state, and the
+    integers in `metrics` as counters (epoch, step). `checkpoint=False` reports without one, e.g. between the checkpoints
+    of a long epoch."""
     import ray.train
     import torch
 
@@ -51,10 +51,10 @@ def report(
 
 
 def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[str, int]:
-    """Put everything back from the run's checkpoint; returns its counters, none where there is no checkpoint yet.
+    """Restore everything from the run's checkpoint; return its counters, {} if there is no checkpoint yet.
 
-    A checkpoint of another run (`resume_from`: a warm start) gives the model's weights alone, and no counters. A rank that
-    the checkpoint knows not (there are more workers now) keeps its random numbers.
+    From another run's checkpoint (`resume_from`: a warm start) only the model's weights are restored, and no counters.
+    Ranks absent from the checkpoint (there are more workers now) keep their RNG state.
     """
     import ray.train
     import torch
@@ -78,7 +78,7 @@ def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[st
 
 
 def load(checkpoint: Any, model: Any) -> Any:
-    """`model` with the weights of a `ray.train.Checkpoint` that `report` made, on the CPU and ready to predict."""
+    """Load the weights of a `ray.train.Checkpoint` made by `report` into `model`, on the CPU and ready to predict."""
     import torch
 
     with checkpoint.as_directory() as folder:
@@ -97,7 +97,7 @@ def _random_file(rank: int) -> str:
 
 
 def _random_state() -> dict[str, Any]:
-    """Python's, NumPy's and torch's random numbers, of this rank's device too, in types that load without pickled code."""
+    """The RNG state of Python, NumPy, torch and this rank's device, in types that load without pickled code."""
     import numpy as np
     import torch
 

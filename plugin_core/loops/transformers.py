@@ -1,9 +1,9 @@
-"""A Hugging Face Trainer that reports, checkpoints and resumes, in one line:
+"""Runs a Hugging Face Trainer with reports, checkpoints and resume, in one line:
 
     train(Trainer(model=model, args=TrainingArguments(...), train_dataset=..., eval_dataset=...))
 
-Ray's own `RayTrainReportCallback` copies the checkpoint on every rank as it finds it, without waiting for the ranks that
-still write; here all wait for each other, and each node uploads once.
+Ray's `RayTrainReportCallback` copies the checkpoint on every rank without waiting for ranks that are still writing; here
+all ranks wait for each other, and each node uploads once.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from transformers import TrainerCallback
 from plugin_core.loops import upload as uploads
 from plugin_core.loops.upload import Upload
 
-#: Where in a checkpoint the Trainer's own is; Ray's callback has the same.
+#: The Trainer's own checkpoint within a checkpoint; the same as in Ray's callback.
 CHECKPOINT_NAME = "checkpoint"
 _WORLD = "world.json"
 
 
 def train(trainer: Any, upload: Upload = "sync") -> Any:
-    """`trainer.train()`, from the run's checkpoint on where there is one, with a report at each save of the Trainer.
+    """`trainer.train()`, resumed from the run's checkpoint if there is one, with a report at each save of the Trainer.
 
-    A checkpoint of another run (`resume_from`: a warm start) gives the model's weights alone. The `output_dir` of a node's
-    workers has to be one folder. Datasets of Ray Data are taken as Ray's `prepare_trainer` takes them. Another number of
-    workers goes on in the same epoch, its learning rate where it was.
+    From another run's checkpoint (`resume_from`: a warm start) only the model's weights are used. Workers on a node must
+    share one `output_dir`. Ray Data datasets are handled as by Ray's `prepare_trainer`. With a different number of workers
+    the training continues in the same epoch, at the same learning rate.
     """
     import ray.train
     from ray.train.huggingface.transformers import prepare_trainer
@@ -50,7 +50,7 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
 
 
 class ReportCallback(TrainerCallback):
-    """Reports at each save what was logged last, with the checkpoint; and at the end, if something was logged since."""
+    """Reports the last logged metrics with the checkpoint at each save, and at the end if more was logged since."""
 
     def __init__(self, upload: Upload = "sync"):
         self._upload = upload
@@ -75,10 +75,10 @@ class ReportCallback(TrainerCallback):
 
 
 def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
-    """The checkpoint, its steps counted as so many workers count them as there are now.
+    """Return the checkpoint with its step count converted to the current number of workers.
 
-    The Trainer tells by its optimizer steps how many epochs are done, and how far its learning rate is; fewer workers take
-    more steps for an epoch. A training that is bounded by `max_steps`, or whose data has no length, keeps its count.
+    The Trainer derives finished epochs and the learning rate from its optimizer steps, and fewer workers take more steps
+    per epoch. A training bounded by `max_steps`, or whose data has no length, keeps its count.
     """
     import torch
 
@@ -91,7 +91,7 @@ def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
     steps = round(state["global_step"] / before["steps_per_epoch"] * now)
     (scratch / "trainer_state.json").write_text(json.dumps(state | {"global_step": steps}))
     schedule = torch.load(source / "scheduler.pt", weights_only=True)
-    if "lr_lambdas" in schedule:  # the Trainer's own schedules; one that follows the metrics counts evaluations
+    if "lr_lambdas" in schedule:  # the Trainer's own schedules; a metric-driven one counts evaluations
         torch.save(schedule | {"last_epoch": steps, "_step_count": steps + 1}, scratch / "scheduler.pt")
     for file in source.iterdir():
         if not (scratch / file.name).exists():
@@ -106,7 +106,7 @@ def _workers() -> int:
 
 
 def _steps_per_epoch(args: Any, loader: Any) -> int:
-    """0: the data has no length."""
+    """Optimizer steps per epoch; 0 if the data has no length."""
     try:
         return math.ceil(len(loader) / int(args.gradient_accumulation_steps))
     except TypeError:
@@ -121,7 +121,7 @@ def _logged(state: Any) -> dict[str, Any]:
 
 
 def _has_part(args: Any) -> bool:
-    """Whether this rank uploads: rank 0, and where the state is sharded the first rank of each node."""
+    """Whether this rank uploads: rank 0 or, if the state is sharded, the first rank of each node."""
     import ray.train
 
     context = ray.train.get_context()

@@ -1,4 +1,4 @@
-"""Reporting what a loop has written into a folder."""
+"""Reports a checkpoint that a loop has written to a folder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-#: "sync": `report` returns when the checkpoint is on storage, one to resume from. "async": it returns at once, and the
-#: checkpoint is uploaded while the training goes on; a kill before that costs one interval more.
+#: "sync": `report` returns once the checkpoint is on storage and can be resumed from. "async": it returns at once and the
+#: checkpoint is uploaded during training; a kill before that costs one more interval.
 Upload = Literal["sync", "async"]
 _RUN = "run.txt"
 
 
 def report(metrics: dict[str, Any], write: Callable[[Path], None] | None = None, upload: Upload = "sync") -> None:
-    """`ray.train.report` with a checkpoint of what `write` puts into an empty folder. All ranks call it; a rank without
-    `write` has no part in the checkpoint, and the parts of the others are put together by Ray."""
+    """`ray.train.report` with a checkpoint of what `write` puts into an empty folder. All ranks must call it; a rank
+    without `write` adds nothing to the checkpoint, and Ray merges the others' files."""
     import ray.train
     from ray.train import CheckpointUploadMode
 
@@ -39,7 +39,7 @@ def report(metrics: dict[str, Any], write: Callable[[Path], None] | None = None,
             ray.train.report(
                 metrics, checkpoint=checkpoint, checkpoint_upload_mode=mode, delete_local_checkpoint_after_upload=True
             )
-            uploading = True  # which deletes the folder when it is done
+            uploading = True  # the upload deletes the folder when done
     finally:
         if not uploading:
             shutil.rmtree(folder, ignore_errors=True)
@@ -53,11 +53,11 @@ def run_name() -> str:
 
 
 def is_own(folder: str | Path) -> bool:
-    """Whether a checkpoint is of this very run, to go on with, rather than of another one, to start warm from."""
+    """Whether a checkpoint belongs to this run (to resume from) rather than to another run (a warm start)."""
     file = Path(folder, _RUN)
     return file.exists() and file.read_text() == run_name()
 
 
 def counters(metrics: dict[str, Any]) -> dict[str, int]:
-    """The whole numbers among metrics, which count: epoch, step."""
+    """The integer metrics, taken as counters: epoch, step."""
     return {name: value for name, value in metrics.items() if isinstance(value, int) and not isinstance(value, bool)}

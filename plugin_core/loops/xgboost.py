@@ -1,4 +1,4 @@
-"""The model in a checkpoint of XGBoost."""
+"""Load the model from an XGBoost checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def get_model(checkpoint: Any) -> Any:
-    """The `xgboost.Booster` in a checkpoint of a declared training, or of Ray's callback."""
+    """Return the `xgboost.Booster` in a checkpoint of a declared training or of Ray's callback."""
     from ray.train.xgboost import RayTrainReportCallback
 
     return RayTrainReportCallback.get_model(checkpoint)

@@ -1,4 +1,4 @@
-"""The model registry: which checkpoint a name and an alias stand for.
+"""The model registry: maps a model name and an alias to a checkpoint.
 
-Experiment tracking is in `tracking`.
+For experiment tracking see `tracking`.
 """

@@ -1,8 +1,7 @@
-"""The model registry: which checkpoint a name and an alias ("champion") stand for, where it came from, and what stood there
-before.
+"""The model registry: maps a model name and an alias ("champion") to a checkpoint, with its origin and the alias's history.
 
-`promote` and `rollback` are calls of the orchestrator's, without a Ray job. A registry is a folder on our storage (the
-default), or MLflow's.
+`promote` and `rollback` run in the orchestrator, without a Ray job. A registry is a folder on our storage (the default) or
+MLflow's.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResu
 from plugin_core.storage.location import Location, default_storage_path
 
 CHAMPION = "champion"
-#: The folder of a storage path in which its registry is.
+#: The registry's folder in a storage path.
 FOLDER = "_models"
 
 
 def open_registry(uri: str | None = None) -> Registry:
-    """The registry of a URI: a folder on our storage (default: `_models/` in the default storage path), "mlflow" (by
-    MLFLOW_TRACKING_URI), or "mlflow:" and MLflow's tracking URI."""
+    """Open the registry at a URI: a folder on our storage (default: `_models/` in the default storage path), "mlflow" (uses
+    MLFLOW_TRACKING_URI), or "mlflow:" followed by MLflow's tracking URI."""
     uri = check_registry(uri) if uri is not None else None
     if uri is not None and is_mlflow(uri):
         from plugin_core.registry.mlflow import MLflowRegistry
@@ -49,15 +48,14 @@ def promote(
     expected: int | None = None,
     force: bool = False,
 ) -> ModelVersion:
-    """Register the result's checkpoint under `name` and let `alias` stand for it. Promoting what stands there already does
-    nothing, so a retry is safe.
+    """Register the result's checkpoint under `name` and point `alias` to it. Idempotent, so a retry is safe.
 
-    `result`: an evaluation's, a training's or a search's (or its JSON), or a checkpoint. `dataset`: the fingerprint of the
-    data that it was trained on. `expected`: the version at which the alias has to be (0: none yet); by default, where an
-    evaluation compared it to a checkpoint, that one's.
+    `result`: that of an evaluation, a training or a search (or its JSON), or a checkpoint. `dataset`: fingerprint of the
+    training data. `expected`: the version the alias must point to now (0: none yet); by default the version of the
+    checkpoint that the evaluation compared to, if any.
 
-    Raises PromotionRefusedError for an evaluation that did not pass, AliasMovedError where the alias is not at what was
-    expected; `force` promotes all the same.
+    Raises PromotionRefusedError for an evaluation that did not pass, AliasMovedError if the alias does not point to the
+    expected version; `force` promotes anyway.
     """
     _check_names(name, alias)
     model, evaluation = _model(result, name, dataset)
@@ -78,13 +76,13 @@ def promote(
 
 
 def rollback(name: str, alias: str = CHAMPION, *, registry: str | None = None) -> ModelVersion:
-    """Let the alias stand for what it stood for before. Raises SpecError where there is nothing to go back to."""
+    """Point the alias back to its previous version. Raises SpecError if there is none."""
     _check_names(name, alias)
     models = open_registry(registry)
     current = models.get(name, alias)
     before = models.previous(name, alias)
     if current is None or not before:
-        raise SpecError(f"alias: got {alias!r} of {name!r}, before which there was nothing; expected one that was moved")
+        raise SpecError(f"alias: got {alias!r} of {name!r}, which has no previous version; expected one that was moved")
     models.roll_back(name, alias, before, current.version)
     found = models.get(name, alias)
     assert found is not None
@@ -92,7 +90,7 @@ def rollback(name: str, alias: str = CHAMPION, *, registry: str | None = None) -
 
 
 def get_model(name: str, alias: str = CHAMPION, *, registry: str | None = None) -> ModelVersion | None:
-    """What the alias of a model stands for; None where nothing was promoted yet."""
+    """Return the version that a model's alias points to; None if nothing was promoted yet."""
     _check_names(name, alias)
     return open_registry(registry).get(name, alias)
 
@@ -113,7 +111,7 @@ def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, E
     elif isinstance(result, (TrainResult, TuneResult)):
         reference = getattr(result, "best_checkpoint", None) or result.checkpoint
         if reference is None:
-            raise SpecError("result: got one without a checkpoint; expected one of a training that reported one")
+            raise SpecError("result: got a result without a checkpoint; expected one of a training that reported one")
         checkpoint, evaluation, metrics = reference.uri, None, {}
     else:
         try:
@@ -146,5 +144,5 @@ def _check_unmoved(
     if compared not in (current.checkpoint, current.evaluation):
         raise AliasMovedError(
             f"alias: {alias!r} of {name!r} is at version {at} ({current.checkpoint}), but the evaluation compared to"
-            f" {compared}: the alias moved meanwhile; expected an evaluation against the present one, or force=True"
+            f" {compared}: the alias moved meanwhile; expected an evaluation against the current one, or force=True"
         )

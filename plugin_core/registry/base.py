@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ModelVersion(BaseModel):
-    """A checkpoint in a registry: `version` counts from 1; `run` made it, on data of the fingerprint `dataset`;
-    `evaluation` is the run that judged it, with `metrics`."""
+    """A checkpoint in a registry. `version`: from 1; `run`: the run that trained it; `dataset`: fingerprint of its training
+    data; `evaluation`: the run that evaluated it, with `metrics`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -26,24 +26,24 @@ class ModelVersion(BaseModel):
 
 
 class Registry(Protocol):
-    """Raises StorageError where it cannot be reached."""
+    """A model registry. All methods raise StorageError if it cannot be reached."""
 
     def register(self, model: ModelVersion) -> ModelVersion:
-        """The version of this checkpoint: the one that is there already, or the next."""
+        """Return this checkpoint's version: the existing one, or a new one."""
         ...
 
     def get(self, name: str, alias: str) -> ModelVersion | None:
-        """What the alias stands for; None: nothing."""
+        """Return the version the alias points to, or None."""
         ...
 
     def move(self, name: str, alias: str, to: int, expected: int) -> None:
-        """Let the alias stand for version `to`. Raises AliasMovedError where it is not at `expected` (0: nowhere)."""
+        """Point the alias to version `to`. Raises AliasMovedError if it does not point to `expected` (0: to nothing)."""
         ...
 
     def previous(self, name: str, alias: str) -> int:
-        """The version that a rollback goes to; 0: none."""
+        """Return the version that a rollback goes to; 0 if none."""
         ...
 
     def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
-        """Like `move`, to what stood there before."""
+        """Like `move`, back to the previous version."""
         ...

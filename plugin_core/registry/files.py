@@ -1,10 +1,10 @@
-"""A registry of small JSON files, on any storage of ours.
+"""A registry of small JSON files, on any supported storage.
 
-    <root>/NAME/versions/000001.json            a version; create if absent
-    <root>/NAME/aliases/ALIAS/000001.json       where the alias went, one file a move; the highest is where it is
+    <root>/NAME/versions/000001.json            a version; created if absent
+    <root>/NAME/aliases/ALIAS/000001.json       one file per move of the alias; the highest one is current
 
-A move creates the next file if it is absent, so of two that found the alias at the same place one moves it and the other is
-told: compare-and-swap on storages that have none. The files are also the history, by which a rollback goes.
+A move creates the next file only if it is absent. So if two processes saw the same current version, one moves the alias and
+the other gets an error: compare-and-swap on storage without it. The files are also the history that rollback uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Move(TypedDict):
-    """Where an alias went, and where it was."""
+    """A move of an alias: its new and its previous version."""
 
     version: int
     previous: int
@@ -61,7 +61,7 @@ class FileRegistry:
         return int(move["previous"]) if move else 0
 
     def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
-        """The next rollback goes to what stood there before `to` did."""
+        """Like `move`; the next rollback goes to the version before `to`."""
         folder = self.root.child(name, "aliases", alias)
         moves = [self._read(Move, _file(folder, number)) for number in numbered(folder.names())]
         before = next((move["previous"] for move in reversed(moves) if move["version"] == to), 0)

@@ -1,7 +1,7 @@
-"""MLflow's model registry. Its server needs no other set-up: credentials come from MLflow's own environment variables.
+"""MLflow's model registry. The server needs no extra setup; credentials come from MLflow's own environment variables.
 
-MLflow sets an alias without looking where it is: between our look and the move another client can move it. Where two may
-promote at once, a retraining's lease or the file registry keeps them apart.
+MLflow sets an alias without a compare-and-swap: another client can move it between our check and our move. If two clients
+may promote at once, use a retraining's lease or the file registry.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from plugin_core.errors import AliasMovedError, SpecError, StorageError
 from plugin_core.registry.base import ModelVersion
 
-#: Tags of a version: our own fields, and the version that the alias was at before.
+#: Tags of a version: our own fields, and the alias's previous version.
 _TAG = "raytrain."
-#: Stands before a local path in a version's source; the path itself is in a tag.
+#: Prefix of a local path in a version's source; the path itself is in a tag.
 LOCAL = "raytrain-file://"
 
 
@@ -36,7 +36,7 @@ class MLflowRegistry:
                     return _from_mlflow(there)
             fields = {**model.to_json(), "metrics": json.dumps(model.metrics)}
             tags = {f"{_TAG}{key}": str(value) for key, value in fields.items() if value and key not in ("name", "version")}
-            # MLflow's server refuses a local path as a source, unless it is one of its own
+            # MLflow's server rejects local paths as a source, except its own
             source = model.checkpoint if "://" in model.checkpoint else f"{LOCAL}{model.checkpoint}"
             return _from_mlflow(self._client.create_model_version(model.name, source, tags=tags))
 
@@ -71,7 +71,7 @@ class MLflowRegistry:
             try:
                 return self._client.get_model_version_by_alias(name, alias)
             except MlflowException as exc:
-                # an unknown model is one, an unknown alias of a known model the other
+                # one means an unknown model, the other an unknown alias of a known model
                 if exc.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                     return None
                 raise
@@ -100,4 +100,4 @@ def _as_storage_errors() -> Iterator[None]:
     try:
         yield
     except MlflowException as exc:
-        raise StorageError(f"registry: MLflow did not do it ({str(exc).splitlines()[0]})") from exc
+        raise StorageError(f"registry: the MLflow request failed ({str(exc).splitlines()[0]})") from exc

@@ -1,11 +1,11 @@
-"""A lease on a model: two retrainings of it do not train at once.
+"""A lease on a model, so that two retrainings of it do not train at once.
 
-    <registry>/NAME/leases/000001.json            who holds it: a run (create if absent; the highest one counts)
-    <registry>/NAME/leases/000001.over.json       it was given back
+    <registry>/NAME/leases/000001.json            the holder, a run (created if absent; the highest one counts)
+    <registry>/NAME/leases/000001.over.json       released
 
-A holder is a run, whose heartbeat shows that it lives. A run that is killed gives nothing back; whoever waits takes the
-lease over once that heartbeat has been silent for its TTL, counted on the waiter's own clock. A lease saves work; what
-stands for an alias is guarded by the registry itself.
+A holder is a run, and its heartbeat shows that it is alive. A killed run releases nothing; a waiter takes the lease over
+once the heartbeat has been silent for the TTL, measured by the waiter's own clock. The lease only saves work; the registry
+itself protects the alias.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class _Holder(TypedDict):
     holder: str
 
 
-#: Seconds between two looks at a lease that another run holds.
+#: Seconds between two checks of a lease that another run holds.
 POLL_S = 2.0
 
 
 class Lease:
-    """Of the model whose leases are kept under `place`, for the run `holder` (a URI)."""
+    """The lease of the model whose leases are under `place`, for the run `holder` (a URI)."""
 
     def __init__(self, place: Location, holder: str):
         self._place = place
@@ -39,9 +39,9 @@ class Lease:
         self._number = 0
 
     def acquire(self, ttl_s: float, wait: bool, on_wait: Callable[[str], None]) -> None:
-        """Take the lease, or go on with it. `ttl_s`: a holder whose heartbeat did not move for so long is dead.
+        """Take the lease, or keep it if already held. `ttl_s`: seconds of silent heartbeat after which a holder is dead.
 
-        Raises LeaseHeldError when another run has it and `wait` is false. `on_wait` is told whom this waits for.
+        Raises LeaseHeldError if another run holds it and `wait` is false. `on_wait` is called with the holder's URI.
         """
         seen: tuple[int, Heartbeat | None, float] | None = None
         while True:
@@ -64,12 +64,12 @@ class Lease:
                 return
 
     def release(self) -> None:
-        """Give it back; fine where another run has taken it over."""
+        """Release the lease; harmless if another run has taken it over."""
         if self._number:
             self._place.child(f"{self._number:06}.over.json").create(b"{}")
 
     def _current(self) -> tuple[int, str | None]:
-        """The number of the newest lease, and who holds it; None: nobody."""
+        """Return the newest lease's number and its holder (None: nobody)."""
         names = self._place.names()
         number = (numbered(names) or [0])[-1]
         if not number:
@@ -84,7 +84,7 @@ class Lease:
 
 
 def _is_over(holder: str) -> bool:
-    """Whether the run has a result; one that failed is known by its silence, since it may be tried again."""
+    """Whether the run has a result. A failed run may be retried, so only its silent heartbeat counts."""
     return RunDir.at(holder).result() is not None
 
 

@@ -1,12 +1,12 @@
-"""What to do next, as a pure function of what was observed. The loop in `supervisor` only carries it out.
+"""Decides what to do next, as a pure function of what was observed. The loop in `supervisor` carries it out.
 
-Two rules decide everything:
+Two rules:
 
-* *Unreachable is never dead*, and a job that Ray calls FAILED while its heartbeat moves is not dead either (Ray marks live
-  jobs FAILED on a hiccup of its own).
-* The next attempt starts only when the last one is **known to be over**: our driver recorded its end; or its job is
-  terminal, its heartbeat silent and none of its actors alive; or the cluster that ran it is gone for good, or was
-  unreachable for `unreachable_timeout_s`, and its heartbeat is silent (then the new receipt fences it).
+* *Unreachable does not mean dead.* Nor does FAILED while the heartbeat still moves: Ray marks live jobs FAILED on
+  transient problems of its own.
+* The next attempt starts only once the last one is **known to be over**: our driver recorded its end; or its job is
+  terminal, its heartbeat silent and all its actors dead; or its heartbeat is silent and its cluster is gone for good or
+  has been unreachable for `unreachable_timeout_s` (then the new receipt fences it).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from plugin_core.runs.directory import AttemptEnd
 
 
 class Job(Enum):
-    """What the cluster says about the attempt's job. `OTHER_INCARNATION`: the same cluster has another head now, and
-    the one that ran the attempt is gone."""
+    """The attempt's job according to the cluster. `OTHER_INCARNATION`: the cluster has a new head; the head that ran the
+    attempt is gone."""
 
     UNASKED = "unasked"
     ABSENT = "absent"
@@ -35,18 +35,18 @@ class Job(Enum):
 
 LIVE = frozenset({Job.PENDING, Job.RUNNING})
 TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
-#: How a job exits whose driver refused its storage, or whose shell found no Python: the next one would do the same.
+#: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One look at a run.
+    """One observation of a run.
 
-    `ours`: the attempt was started, or seen alive, by this call (so its end is ours to judge). `cancel_wanted`: the
-    whole run was cancelled while this call followed it; `attempt_unwanted`: this attempt was cancelled, by this call or an
-    earlier one. `superseded`: the attempt was begun by another call, and after the cancel. `actors_alive`: actors of a
-    job that is over still live. `job_message`: what Ray says of the job, or why it could not be asked.
+    `ours`: this call started the attempt or saw it alive, so its end is ours to judge. `cancel_wanted`: the whole run was
+    cancelled while this call followed it. `attempt_unwanted`: this attempt was cancelled, by this call or an earlier one.
+    `superseded`: another call started the attempt after the cancel. `actors_alive`: the job has ended but some of its
+    actors are alive. `job_message`: Ray's message about the job, or why Ray could not be queried.
     """
 
     has_result: bool = False
@@ -69,12 +69,14 @@ class Observed:
 
 
 class Do(Enum):
-    RETURN = "return"
-    WAIT = "wait"
-    SUBMIT_NEXT = "submit the next attempt"
-    SUBMIT_SAME = "submit the receipt's job"
-    STOP = "stop"
-    FAIL = "fail"
+    """What to do next. The value starts the log line; `newest` is the latest attempt so far, `next` the one after it."""
+
+    RETURN = "finished"
+    WAIT = "waiting"
+    SUBMIT_NEXT = "submitting attempt {next}"
+    SUBMIT_SAME = "submitting attempt {newest}"
+    STOP = "stopping"
+    FAIL = "failed"
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Action:
 
 
 def decide(seen: Observed) -> Action:
-    """The next action. Total: every observation has exactly one answer."""
+    """Return the next action. Total: every observation has exactly one."""
     if seen.has_result:
         return Action(Do.RETURN, "the run has a result")
     if seen.cancel_wanted:
@@ -105,27 +107,27 @@ def decide(seen: Observed) -> Action:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")
         if seen.attempt_unwanted:
-            return Action(Do.SUBMIT_NEXT, "an earlier call cancelled its attempt before the submit; going on with the run")
-        # the receipt's writer died before its submit, or is about to make it: the same id cannot become two jobs
-        return Action(Do.SUBMIT_SAME, "the receipt has no job on this cluster yet")
+            return Action(Do.SUBMIT_NEXT, "an earlier call cancelled its attempt before submitting it; continuing the run")
+        # the receipt's writer died before submitting, or is about to submit: the same id cannot become two jobs
+        return Action(Do.SUBMIT_SAME, "its receipt has no job on this cluster yet")
     return _out_of_sight(seen)
 
 
 def _cancelling(seen: Observed) -> Action:
     if seen.superseded:
-        return Action(Do.FAIL, "the run was cancelled; a later call began it again", "cancelled")
+        return Action(Do.FAIL, "the run was cancelled; a later call restarted it", "cancelled")
     over = seen.attempt == 0 or seen.job is Job.ABSENT or (seen.end is not None and seen.job not in LIVE)
     if seen.actors_alive:
-        return Action(Do.WAIT, "cancel is wanted; the job is over, its last processes are about to end")
+        return Action(Do.WAIT, "cancel requested; the job has ended, its last processes are shutting down")
     if over or seen.job in TERMINAL:
         return Action(Do.FAIL, "the run was cancelled", "cancelled")
     if seen.job in LIVE:
-        return Action(Do.STOP, "cancel is wanted")
+        return Action(Do.STOP, "cancel requested")
     if seen.heartbeat_silent:
         return Action(
-            Do.FAIL, "the run was cancelled; its cluster cannot be asked and its heartbeat is silent", "cancelled"
+            Do.FAIL, "the run was cancelled; its cluster cannot be queried and its heartbeat is silent", "cancelled"
         )
-    return Action(Do.WAIT, "cancel is wanted; the driver obeys the intent, the cluster cannot be asked")
+    return Action(Do.WAIT, "cancel requested; the cluster cannot be queried, but the driver reads the cancel from storage")
 
 
 def _live(seen: Observed) -> Action:
@@ -138,16 +140,16 @@ def _live(seen: Observed) -> Action:
 
 def _ended(seen: Observed, end: AttemptEnd) -> Action:
     if seen.job in LIVE and seen.heartbeat_silent:
-        return Action(Do.STOP, "the attempt recorded its end, but its job does not end")
+        return Action(Do.STOP, "the attempt recorded its end, but its job keeps running")
     if seen.job in LIVE or seen.actors_alive:
-        return Action(Do.WAIT, "the attempt recorded its end and its job is about to be over")
+        return Action(Do.WAIT, "the attempt recorded its end; its job is shutting down")
     if end.outcome == "succeeded" and not seen.heartbeat_silent:
-        # a file system of several hosts may show the end before the result, which was written before it
-        return Action(Do.WAIT, "the attempt succeeded; its result is not to be seen yet")
+        # a shared file system may show the end before the result, although the result was written first
+        return Action(Do.WAIT, "the attempt succeeded; its result is not visible yet")
     if not seen.ours or seen.attempt_unwanted:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")
-        return Action(Do.SUBMIT_NEXT, f"an earlier call's attempt ended ({end.outcome}); going on with the run")
+        return Action(Do.SUBMIT_NEXT, f"an earlier call's attempt ended ({end.outcome}); continuing the run")
     if end.outcome == TERMINATED and seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if end.outcome == TERMINATED and seen.job is Job.STOPPED:
@@ -162,46 +164,44 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
 def _terminal_without_end(seen: Observed) -> Action:
     if seen.job_exit_code == EXIT_NOT_SHARED:
         why = (
-            "run_config.storage_path: the driver on the cluster finds no receipt there, so this path is not shared with"
-            " the cluster; expected storage that both sides see (s3://, or a shared file system)"
+            "run_config.storage_path: the driver on the cluster found no receipt there, so this path is not shared with"
+            " the cluster; expected storage that both sides can access (s3://, or a shared file system)"
         )
         return Action(Do.FAIL, why, "spec_error")
     if seen.job_exit_code in NEVER_BEGAN and seen.ours:
-        return Action(Do.FAIL, f"the driver on the cluster could not begin: {seen.job_message[-500:]}", "spec_error")
+        return Action(Do.FAIL, f"the driver on the cluster could not start: {seen.job_message[-500:]}", "spec_error")
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
-        return Action(Do.FAIL, f"runtime_env: the cluster cannot set it up: {seen.job_message[-500:]}", "spec_error")
+        return Action(Do.FAIL, f"runtime_env: the cluster failed to set it up: {seen.job_message[-500:]}", "spec_error")
     never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER
     if not seen.heartbeat_silent and not never_began:
-        return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat may still move")
+        return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat is not silent yet")
     if seen.actors_alive:
-        return Action(Do.WAIT, f"Ray says {seen.job.value}, but actors of the job still live")
+        return Action(Do.WAIT, f"Ray says {seen.job.value}, but some of the job's actors are alive")
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if not seen.ours or seen.attempt_unwanted:
-        return Action(Do.SUBMIT_NEXT, "an earlier call's attempt is over without a word; going on with the run")
+        return Action(Do.SUBMIT_NEXT, "an earlier call's attempt ended without recording how; continuing the run")
     if seen.job is Job.STOPPED:
         return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     if never_began:
-        return _lost(
-            seen, "the job started so late that Ray had deleted what was handed over to it (the cluster's env_vars)"
-        )
-    return _lost(seen, f"the job is {seen.job.value} without having recorded an end: {seen.job_message[-300:]}")
+        return _lost(seen, "the job started after Ray had deleted what was handed over to it (the cluster's env_vars)")
+    return _lost(seen, f"the job is {seen.job.value} but recorded no end: {seen.job_message[-300:]}")
 
 
 def _out_of_sight(seen: Observed) -> Action:
-    """The job can be neither seen nor stopped; its driver obeys the deadlines and the intent by itself."""
+    """The job can be neither seen nor stopped; its driver enforces deadlines and cancels by itself."""
     gone = seen.job is Job.OTHER_INCARNATION
-    unasked = f"its cluster cannot be asked ({seen.job_message})" if seen.job_message else "its cluster cannot be asked"
+    unasked = "its cluster cannot be queried" + (f" ({seen.job_message})" if seen.job_message else "")
     if not seen.heartbeat_silent:
-        where = f"its cluster is gone ({seen.job_message or 'another head answers in its place'})" if gone else unasked
-        return Action(Do.WAIT, f"{where}, and the heartbeat may still move")
+        where = f"its cluster is gone ({seen.job_message or 'another head has replaced it'})" if gone else unasked
+        return Action(Do.WAIT, f"{where}, and the heartbeat is not silent yet")
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if not gone and not seen.gave_up_on_cluster:
-        return Action(Do.WAIT, f"{unasked}, which does not mean that the job is dead")
-    why = "the cluster that ran it is gone" if gone else f"{unasked}, and limits.unreachable_timeout_s is over"
+        return Action(Do.WAIT, f"{unasked}, but the job may still be running")
+    why = "the cluster that ran it is gone" if gone else f"{unasked}, and limits.unreachable_timeout_s has passed"
     if seen.attempt_unwanted:
-        return Action(Do.SUBMIT_NEXT, f"an earlier call cancelled its attempt, and {why}; going on with the run")
+        return Action(Do.SUBMIT_NEXT, f"an earlier call cancelled its attempt, and {why}; continuing the run")
     return _lost(seen, why)
 
 

@@ -1,7 +1,7 @@
-"""The end of a run, as an orchestrator sees it: its job's process ends, and all that it said is told.
+"""Finish following a run: wait for its process to exit and show the rest of its log.
 
-The result is there before the driver's process is gone. What that process says last, and what a cluster that was away has
-kept, is read here; a process that does not end is stopped. All of it is bounded: the result is never waited for longer.
+The result exists before the driver's process exits. This reads the last lines of that process, and whatever an
+unreachable cluster kept, and stops a process that does not exit. The time is bounded, so the result is never held up.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.follower import Event, Follower
 from plugin_core.supervisor.observer import Observer
 
-#: Seconds after which a job that has its result, and does not end, is stopped. Its driver ends itself before that
-#: (`driver.EXIT_S`), unless it is stopped or hangs in the kernel.
+#: Seconds after which a job that has its result but does not end is stopped. Its driver exits by itself before that
+#: (`driver.EXIT_S`), unless it is suspended or hangs in the kernel.
 STOP_S = 40.0
-#: Seconds after which the result is handed over in any case; a cluster that is away is waited for so long.
+#: Seconds after which the result is returned in any case; also how long to wait for an unreachable cluster.
 LEAVE_S = 60.0
 POLL_S = 0.5
 
@@ -27,8 +27,8 @@ POLL_S = 0.5
 async def see_off(
     rundir: RunDir, receipt: Receipt | None, cluster: Cluster, observer: Observer, follower: Follower
 ) -> None:
-    """The run is over: tell journal and log to their end, and wait until its process is gone. Who asks for the result of
-    a run that was over before waits for nothing. Where the end of the log does not come in `LEAVE_S`, a line says so."""
+    """Show the rest of the journal and log of a run that is over, and wait until its process has exited. Returns at once
+    if the run was already over before this call. A state line says so if the log's end does not arrive in `LEAVE_S`."""
     threads = Threads.of(rundir.uri)
     if follower.follows:
         await follower.show_rest()
@@ -39,7 +39,7 @@ async def see_off(
 
 
 async def _watch_out(receipt: Receipt, cluster: Cluster, observer: Observer, follower: Follower) -> str:
-    """Why the end of the job's log cannot be told; "" where it was, and the job is over."""
+    """Return why the end of the job's log cannot be shown; "" if it was shown and the job has ended."""
     if receipt.cluster and receipt.cluster != cluster.identity:
         return f"only {receipt.cluster} has it"
     began = time.monotonic()
@@ -47,19 +47,19 @@ async def _watch_out(receipt: Receipt, cluster: Cluster, observer: Observer, fol
     while True:
         try:
             if observer.client is None and not await cluster.lives():
-                return "its cluster is gone"  # to ask would start another one
+                return "its cluster is gone"  # connecting would start another one
             client = await observer.connect()
             job = await client.job(receipt.submission_id)
             if job is None:
-                return "its cluster knows the job no more"
+                return "its cluster no longer knows the job"
             await follower.show_log(client, job, final=job.terminal)
             if job.terminal:
                 return ""
             waited_s = time.monotonic() - began
-            missing = f"its process still ran {waited_s:.0f} s after the end of the run"
+            missing = f"its process was still running {waited_s:.0f} s after the run ended"
             if waited_s > STOP_S and not stopped:
                 stopped = True
-                follower.tell(Event("state", f"stop: {receipt.submission_id} is done, but its process does not end"))
+                follower.tell(Event("state", f"stopping: {receipt.submission_id} is done, but its process does not exit"))
                 await client.stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             missing = exc.message

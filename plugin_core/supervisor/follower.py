@@ -1,4 +1,4 @@
-"""What an engine may show of a run while it goes on: decisions, journal, the job's log."""
+"""Shows a run's progress to an engine: decisions, journal entries, the job's log."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from plugin_core.supervisor.job_log import JobLog
 from plugin_core.supervisor.observer import Look
 from plugin_core.supervisor.progress import Progress, Reading
 
-#: The event loop of many runs is given back after so many lines.
+#: Yield to the event loop, which many runs share, after this many lines.
 LINES_AT_ONCE = 100
-#: How often a reader's position is kept, in seconds: so much may be told again after a kill.
+#: Seconds between two saves of a reader's position; after a kill, output from up to this long ago may be repeated.
 KEEP_S = 15.0
 
 logger = logging.getLogger(__name__)
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Event:
-    """Something an engine may show: kind "state" (a decision), "phase" and "report" (journal entries in `data`; a report
-    with the reading of its progress), "link" (where a tracker shows the run: `data` has it by tracker) or "log" (lines
-    of the job)."""
+    """Something an engine can show. Kinds: "state" (a decision), "phase" and "report" (journal entry in `data`; a report
+    also has its progress `reading`), "link" (the run's page at a tracker; `data` maps tracker to URL) and "log" (lines of
+    the job's log)."""
 
     kind: str
     text: str
@@ -44,11 +44,11 @@ Listener = Callable[[Event], None]
 
 
 class Follower:
-    """Tells a listener what is new since the last time. Log and journal are read from a position, so a connection that
-    breaks loses and repeats no line; and what the log says, or its end, never counts as news about the job.
+    """Tells a listener what is new since the last call. Log and journal are read from a saved position, so a broken
+    connection loses and repeats no line. The log's content, or its end, never counts as evidence of the job's state.
 
-    `reader`: an id under which the position is kept in the run directory, for a listener whose process may change (a task
-    that moves to another triggerer): the next process goes on where this one was.
+    `reader`: an id under which the position is saved in the run directory, for a listener whose process may change (a task
+    that moves to another triggerer): the next process continues from there.
     """
 
     def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
@@ -68,17 +68,17 @@ class Follower:
 
     @property
     def follows(self) -> bool:
-        """Whether somebody is to be told the run to its end: not who asks for a result that was there before."""
+        """Whether the listener saw the run active and wants it to the end; false if its result already existed."""
         return self._listener is not None and self._follows
 
     def tell(self, event: Event) -> None:
-        """To the listener; one that fails misses an event, and the step goes on."""
+        """Pass an event to the listener. If the listener raises, it misses that event and the step continues."""
         if self._listener is None:
             return
         try:
             self._listener(replace(event, text=plain(event.text)))
         except Exception:
-            logger.exception("a listener failed at: %s", event.text[:200])
+            logger.exception("a listener failed on: %s", event.text[:200])
 
     async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         await self._take_up()
@@ -87,12 +87,12 @@ class Follower:
             await self.keep()
 
     async def keep(self) -> None:
-        """Keep the position, where there is a reader and it moved."""
+        """Save the position, if there is a reader and the position moved."""
         position = self._position()
         if self._reader and self._kept not in (None, position):
             self._keep_due = time.monotonic() + KEEP_S
             await self._threads(self._rundir.keep_position, self._reader, position)
-            self._kept = position  # only now: a cancel in between is followed by another `keep`
+            self._kept = position  # set last: if this call is cancelled before, `keep` is called again
 
     async def _take_up(self) -> None:
         if self._reader and self._kept is None:
@@ -105,7 +105,8 @@ class Follower:
 
     async def _show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         receipt, job = look.receipt, look.job
-        text = f"{action.do.value}: {action.why}"
+        newest = look.seen.attempt
+        text = f"{action.do.value.format(newest=newest, next=newest + 1)}: {action.why}"
         if text != self._said:
             self._said = text
             data = {"submission_id": receipt.submission_id, "attempt": receipt.attempt} if receipt else {}
@@ -113,7 +114,7 @@ class Follower:
         if receipt is None:
             return
         self._follows = True
-        # at the end, whatever is there: also what comes after a segment that somebody has deleted
+        # at the end, show everything, including what follows a deleted segment
         await self._show_journal(receipt.attempt if action.do is Do.WAIT else 0)
         for tracker in look.links.keys() - self._linked:
             self._linked.add(tracker)
@@ -123,10 +124,10 @@ class Follower:
             try:
                 await self.show_log(client, job, final=job.terminal)
             except CLUSTER_ERRORS:
-                return  # read again from the same position when the cluster answers
+                return  # retried from the same position when the cluster answers
 
     async def show_rest(self) -> None:
-        """The journal to its end; whether or not a cluster can be asked, the storage has it."""
+        """Show the journal to its end. It is on storage, so no cluster is needed."""
         await self._take_up()
         await self._show_journal(0)
 
@@ -145,15 +146,15 @@ class Follower:
         if self._progress is None:
             record = await self._threads(self._rundir.read_record)
             spec = record["spec"]
-            # a retraining's reports are those of its training
+            # a retraining relays its training's reports
             self._progress = Progress(spec.get("train", spec).get("train_loop_config", {}))
         reading = self._progress.read(entry)
         text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
         self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))
 
     async def show_log(self, client: JobsClient, job: JobInfo, final: bool) -> None:
-        """What is new in a job's log; `final`: also an unfinished last line. Raises one of CLUSTER_ERRORS; the next call
-        then goes on from the same position."""
+        """Show what is new in a job's log; with `final`, also an incomplete last line. Raises one of CLUSTER_ERRORS; the
+        next call then resumes from the same position."""
         if self._listener is None:
             return
         if self._log is None or self._log.submission_id != job.submission_id:

@@ -1,15 +1,15 @@
-"""Which run directory a request means: the one of the run that it goes on with, or that of a new generation.
+"""Maps a request to a run directory: that of the run it continues, or that of a new generation.
 
-An engine's task may be started again by itself (a retry) or by a person (a clear, a re-run). `request` is the engine's mark
-of that: equal for all retries of one request, another one as soon as a person asks again. So
+An engine's task is restarted by the engine (a retry) or by a person (a clear, a re-run). `request` is the engine's id for
+this: the same for all retries of one request, a new one when a person asks again. So
 
-* a retry, and a person's request after a failure, go on with the same run;
-* a person's request after the result was handed over begins a new generation, `<name>.gN`; the earlier ones are kept.
+* a retry, and a person's request after a failure, continue the same run;
+* a person's request after the result was delivered starts a new generation, `<name>.gN`; earlier ones are kept.
 
-What changed since the run began decides too. Another spec is another training: a person's request begins a new generation
-with it, a retry is refused with the names of the fields. Code alone may change, since it is mended after a failure: a
-person's request goes on from the last checkpoint with the new code, a retry with the code that the run began with, unless
-that code is what failed.
+Changes since the run started also matter. A different spec is a different training: a person's request starts a new
+generation with it, a retry is rejected with the names of the changed fields. Code alone may change, since people fix it
+after a failure: a person's request continues from the last checkpoint with the new code, a retry with the run's original
+code, unless that code is what failed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from plugin_core.storage import proof
 
 
 def newest_run(spec: StepSpec) -> RunDir:
-    """The newest generation there is of the spec's run; the first where there is none.
+    """Return the newest generation of the spec's run, or the first if none exists.
 
-    Generations are consecutive, so a search by doubling and halving finds the end in O(log n) reads, and in one read for
-    a run that has only its first.
+    Generations are consecutive, so galloping search finds the newest in O(log n) reads; one read if there is only the
+    first.
     """
     there, absent = 1, 2
     while _is_there(spec, absent):
@@ -39,15 +39,15 @@ def newest_run(spec: StepSpec) -> RunDir:
 
 
 def _is_there(spec: StepSpec, generation: int) -> bool:
-    """A run that a user gave the name of our generation is none of them."""
+    """Whether the generation exists. A user's own run that happens to have the generation's name does not count."""
     return RunDir.of(spec, generation).is_of(spec.run_config.name or "")
 
 
 def lay_down(spec: StepSpec, request: str | None, current: RunDir | None = None) -> tuple[RunDir, str]:
-    """Keep the spec in the run directory that the request means; and a remark where that needs one.
+    """Write the spec to the run directory that the request maps to; return it with a remark for the user, or "".
 
-    Without a request: the run of that name as it is. `current`: what `newest` found, for a caller that has asked already.
-    Blocks. Raises SpecChangedError and PayloadError like `RunDir.write_spec`, SpecError where the storage can hold no runs.
+    Without a request: the run of that name as it is. `current`: the result of `newest_run`, if the caller has it already.
+    Blocks. Raises SpecChangedError and PayloadError like `RunDir.write_spec`, SpecError if the storage cannot hold runs.
     """
     proof.ensure(RunDir.of(spec).location.parent)
     if request is None:
@@ -63,20 +63,20 @@ def _chosen(spec: StepSpec, rundir: RunDir, request: str) -> tuple[RunDir, str]:
     before = rundir.request()
     by_a_person = before.asked not in ("", request)
     if by_a_person and before.delivered:
-        return _next(spec, rundir, "the result of the one before was handed over, and the step is asked for again")
+        return _next(spec, rundir, "the previous result was delivered, and the step is requested again")
     try:
         rundir.write_spec(spec)
     except SpecChangedError as exc:
         if by_a_person and (not exc.code_alone or rundir.result() is not None):
-            return _next(spec, rundir, f"the step is asked for again with another {', '.join(exc.fields)}")
+            return _next(spec, rundir, f"the step is requested again with changes in {', '.join(exc.fields)}")
         if not exc.code_alone:
             raise
-        # an attempt that did not record its end may live, and the code that it runs is the run's
+        # an attempt that recorded no end may be alive, and it runs the run's code
         end = rundir.end(rundir.latest())
         if end is not None and rundir.result() is None and (by_a_person or end.outcome == UserCodeError.outcome):
             rundir.write_spec(spec, replace_code=True)
-            return rundir, "the code changed since this run began; it goes on with the new code"
-        return rundir, "the code changed since this run began; it goes on with the code that it began with"
+            return rundir, "the code changed since this run started; continuing with the new code"
+        return rundir, "the code changed since this run started; continuing with the original code"
     return rundir, ""
 
 

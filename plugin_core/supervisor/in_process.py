@@ -1,4 +1,4 @@
-"""`execute(spec)`: the same driver function in the current process, for debugging, notebooks and unit tests."""
+"""`execute(spec)`: runs the driver in the current process, for debugging, notebooks and unit tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plugin_core.supervisor.preflight import check_functions_and_data
 
 
 def execute(spec: StepSpec) -> StepResult:
-    """Run a step here and now, on the Ray this process is connected to, or one that it starts for the while.
+    """Run a step in this process, on the Ray it is connected to or on one started for the duration.
 
-    The run directory and the result are those of `run()`; what is missing is a supervisor: when this process dies, so does
+    The run directory and the result are the same as with `run()`. There is no supervisor: when this process dies, so does
     the step (the next call resumes it).
     """
     import ray
@@ -30,7 +30,7 @@ def execute(spec: StepSpec) -> StepResult:
         return stored
     attempt = rundir.latest() + 1
     if rundir.claim(attempt, "in-process", "in-process") is None:
-        raise InfrastructureError(f"somebody else runs {rundir.uri} at this moment")
+        raise InfrastructureError(f"another process is running {rundir.uri}")
     started_here = not ray.is_initialized()
     patient_before = be_patient()
 

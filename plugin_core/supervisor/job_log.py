@@ -1,9 +1,9 @@
-"""A job's log, read on from a position, however long it is.
+"""Reads a job's log incrementally from a position, whatever its length.
 
-Ray's state API streams a log, whole or its last lines, but knows no position in it. So a short log is read whole each time;
-of a long one the last lines, in which the text that was told last is found again. Where it is not, or where the log repeats
-itself, the whole log is streamed once more, as at the job's end. Nothing is held but what is about to be shown: of more
-than `SHOWN` new characters the beginning and the end.
+Ray's state API streams the whole log or its last lines, but supports no offset. A short log is read whole each time. Of a
+long log only the last lines are read, and the text shown last is located in them. If it is not found there, or the log
+repeats itself, the whole log is streamed again, as it is at the job's end. Memory holds only what is about to be shown: of
+more than `SHOWN` new characters, the beginning and the end.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from plugin_core.errors import CLUSTER_ERRORS
 if TYPE_CHECKING:
     from plugin_core.clusters.jobs_api import JobInfo, JobsClient, LogStream
 
-#: Characters of a log that are shown at once, at most.
+#: Most characters of a log shown at once.
 SHOWN = 2_000_000
-#: Seconds that one look reads on; and when the job is over, after which only the log's end is shown.
+#: Seconds one look may read; and the same after the job's end, past which only the log's end is shown.
 LOOK_S, FINAL_S = 5.0, 60.0
-#: A log up to so many characters is read whole each time.
+#: A log of up to this many characters is read whole each time.
 SHORT = 64 * 1024
-#: So much of the text that was told last is looked for in the log's last lines, of which so many are asked for at first; it
-#: must not occur twice in so much of what was told.
+#: The last `ANCHOR` characters shown are searched for in the log's last lines, at first `LINES` of them. They must not
+#: occur twice in the last `WINDOW` characters shown.
 ANCHOR, WINDOW, LINES = 8 * 1024, 32 * 1024, 500
-#: A log is not read again for so many times as long as reading it took.
+#: Reading again waits this many times as long as the last read took.
 PAUSE = 10.0
-#: What is told at once, so that the event loop of many runs is given back in between.
+#: Size of a piece shown at once; in between, control returns to the event loop that many runs share.
 PIECE_LINES, PIECE_CHARS = 100, 32 * 1024
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -40,14 +40,14 @@ _CUT_ANSI = re.compile(r"\x1b(\[[0-9;?]{0,20})?\Z")
 
 
 class Text:
-    """Bytes in pieces of any size as text, without colour codes and with plain line ends."""
+    """Decodes bytes, in pieces of any size, to text without colour codes and with plain line ends."""
 
     def __init__(self) -> None:
         self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         self._held = ""
 
     def feed(self, data: bytes) -> str:
-        """No data: the end."""
+        """Decode the next piece; empty data marks the end."""
         text = self._held + self._decoder.decode(data, final=not data)
         cut = _CUT_ANSI.search(text, max(0, len(text) - 32)) if data else None
         end = cut.start() if cut else len(text)
@@ -56,21 +56,21 @@ class Text:
 
 
 class JobLog:
-    """Of one job. `position`: how many characters were told, or passed over."""
+    """The log of one job. `position`: how many characters were shown or skipped."""
 
     def __init__(self, submission_id: str, position: int = 0):
         self.submission_id = submission_id
         self.position = position
         self._due = 0.0
         self._over = False
-        self._last = ""  # the last of what was told
+        self._last = ""  # the end of what was shown
         self._lines = LINES
         self._whole: _Whole | None = None
 
     async def read(self, client: JobsClient, job: JobInfo, final: bool) -> AsyncIterator[str]:
-        """What is new, in pieces of whole lines; the position moves with each. Raises one of CLUSTER_ERRORS.
+        """Yield what is new, in pieces of whole lines; the position moves with each. Raises one of CLUSTER_ERRORS.
 
-        `final`: the job is over, so all is read that there is time for, and the last line counts even without its end.
+        `final`: the job has ended, so read everything that time allows, including a last line without a line end.
         """
         began = time.monotonic()
         if not job.node_id or self._over or (began < self._due and not final):
@@ -105,7 +105,7 @@ class JobLog:
             yield piece
 
     async def _after_anchor(self, client: JobsClient, job: JobInfo) -> str | None:
-        """What follows the text that was told last; None: only the whole log tells."""
+        """Return what follows the text shown last; None if only the whole log can tell."""
         anchor = self._last[-ANCHOR:]
         if len(anchor) < ANCHOR or self._last.find(anchor) < len(self._last) - ANCHOR:
             return None
@@ -114,7 +114,7 @@ class JobLog:
             tail = await self._last_lines(client, job)
             found = tail.find(anchor) if tail is not None else -1
             if tail is None or (found < 0 and len(tail) <= before):
-                return None  # too much is new, or the log is another one
+                return None  # too much is new, or it is a different log
             if found >= 0:
                 if tail.count("\n", found) < self._lines // 4:
                     self._lines = max(LINES, self._lines // 2)
@@ -124,7 +124,7 @@ class JobLog:
             self._lines *= 4
 
     async def _last_lines(self, client: JobsClient, job: JobInfo) -> str | None:
-        """None: they are too long."""
+        """Return the log's last lines; None if they are too long."""
         stream = await client.open_log(job, self._lines)
         try:
             text, parts, size = Text(), [], 0
@@ -138,7 +138,7 @@ class JobLog:
             stream.close()
 
     async def _read_whole(self, client: JobsClient, job: JobInfo, final: bool) -> AsyncIterator[str]:
-        """Stream the whole log; what does not fit into this look, the next one goes on with."""
+        """Stream the whole log; the next look continues with what does not fit into this one."""
         until = time.monotonic() + (FINAL_S if final else LOOK_S)
         if self._whole is None:
             self._whole = _Whole(await client.open_log(job), self.position, self._last)
@@ -149,7 +149,7 @@ class JobLog:
             data = await whole.stream.read()
             ready = whole.feed(data)
             if whole.is_another():
-                yield self._note("a part")  # what was found in the last lines was not what had been told
+                yield self._note("a part")  # the match in the last lines was a different place
             for piece in self._told(ready):
                 yield piece
         if data and not final:
@@ -171,12 +171,12 @@ class JobLog:
 
 
 class _Whole:
-    """A log from its beginning: what is past a position comes out, and after `SHOWN` / 2 only the end is held."""
+    """A log from its beginning: returns what is past a position; after `SHOWN` / 2 characters keeps only the end."""
 
     def __init__(self, stream: LogStream, position: int, last: str):
         self.stream = stream
         self.text = Text()
-        #: the last of what came before the position; it should end with what was told last
+        #: the text just before the position; it should end with what was shown last
         self.before = ""
         self._told_last = last[-ANCHOR:]
         self._ahead = position
@@ -185,7 +185,7 @@ class _Whole:
         self._size = self._skipped = 0
 
     def feed(self, data: bytes) -> str:
-        """Whole lines to tell now. No data: the end."""
+        """Return whole lines to show now; empty data marks the end."""
         text = self.text.feed(data)
         if self._ahead:
             passed, text = text[: self._ahead], text[self._ahead :]
@@ -214,19 +214,19 @@ class _Whole:
             self._skipped += dropped
 
     def is_another(self) -> bool:
-        """Whether another text than that ends at the position; said once."""
+        """Whether the text before the position differs from what was shown; true only once."""
         if self._ahead or self.before.endswith(self._told_last):
             return False
         self._told_last = ""
         return True
 
     def end_with(self, tail: str) -> None:
-        """Take this in the place of what there is no time to stream."""
+        """Use this in place of what there is no time to stream."""
         self._skipped += self._size + 1
         self._held = deque([tail[-SHOWN // 2 :]])
 
     def rest(self, final: bool) -> tuple[str, int]:
-        """The end, and how many characters before it nobody is told."""
+        """Return the end, and how many characters before it are skipped."""
         text = "".join(self._held)
         if self._skipped:
             begin = text.find("\n") + 1
@@ -236,7 +236,7 @@ class _Whole:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in parts of a few whole lines; longer lines are cut."""
+    """Split a text into parts of a few whole lines; longer lines are cut."""
     begin = 0
     while begin < len(text):
         end, limit = begin, min(begin + PIECE_CHARS, len(text))

@@ -1,4 +1,4 @@
-"""One look at a run: its directory and its job, as the facts that `decide` judges."""
+"""Observes a run's directory and job: the facts that `decide` judges."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.decide import TERMINAL, Job, Observed
 
-#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, when
-#: `limits.unreachable_timeout_s` says nothing: from here it can never be asked, and where a container was made anew
-#: nobody ever can.
+#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, unless
+#: `limits.unreachable_timeout_s` is set. This process can never query it, and nobody can once its container is replaced.
 EMBEDDED_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen, with the receipt and the job it was seen of, and where the run's trackers show it."""
+    """What was observed, with the receipt and job it refers to, and the links to the run at its trackers."""
 
     seen: Observed
     receipt: Receipt | None = None
@@ -42,9 +41,9 @@ class _Stored:
 
 
 class Observer:
-    """Looks at one run, and keeps its own clocks: those of two hosts are never compared.
+    """Observes one run. Durations use this process's clock only; clocks of two hosts are never compared.
 
-    `since_attempt`: attempts up to this one belong to earlier calls (None: told by what is there at the first look).
+    `since_attempt`: attempts up to this one belong to earlier calls (None: inferred from the first look).
     """
 
     def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
@@ -78,10 +77,10 @@ class Observer:
             self.client = None
 
     async def look(self) -> Look:
-        """Raises StorageError where the run directory cannot be read; a cluster that does not answer is an observation."""
+        """Raises StorageError if the run directory cannot be read; an unresponsive cluster is just an observation."""
         look = await self._look()
         if look.seen.job in TERMINAL and look.seen.end is None and not (look.seen.has_result or look.seen.superseded):
-            # it may have ended between the reading and the asking; now that it is over, all that it wrote is there
+            # the job may have ended between the two reads; now that it is over, everything it wrote is there
             look = await self._look()
         return look
 
@@ -91,12 +90,12 @@ class Observer:
         try:
             stored = await self._threads(self._read_storage)
         except StorageError:
-            # where we cannot read, the driver could perhaps not write: its silence counts from the next look on
+            # while we could not read, the driver may have been unable to write: count its silence from the next look
             self._beat = (None, time.monotonic())
             raise
         if stored.beat != self._beat[0]:
             self._beat = (stored.beat, time.monotonic())
-        # up to the reading, and not up to now: asking a cluster that does not answer takes long
+        # as of the read, not as of now: querying an unresponsive cluster takes long
         silent_s = reading - self._beat[1]
         receipt, since = stored.receipt, self.since_attempt or 0
         seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
@@ -130,18 +129,18 @@ class Observer:
         self._whole_run = intent.whole_run
         if self.since_attempt is None:
             self.since_attempt = last = attempts.latest
-            # it may be alive: then it is ours from now on; an attempt that was told to stop never is
+            # if it is alive it is ours from now on, unless it was told to stop
             if last > intent.cancel_through and await self._threads(self.rundir.end, last) is None:
                 self.since_attempt -= 1
         return self.limits
 
     def _cancel_wanted(self, intent: Intent) -> bool:
-        """Whether this call gives up: it was told so itself, or the whole run was cancelled while it followed the run."""
+        """Whether this call gives up: it was told to, or the whole run was cancelled while it followed it."""
         said_since = intent.whole_run != self._whole_run or intent.whole_through > (self.since_attempt or 0)
         return self.giving_up or (bool(intent.whole_run) and said_since)
 
     def _read_storage(self) -> _Stored:
-        """By two requests, where nothing has changed."""
+        """Read the run directory: two requests if nothing has changed."""
         rundir = self.rundir
         if self.client is None and rundir.has_result():
             return _Stored(has_result=True)
@@ -149,11 +148,11 @@ class Observer:
         last = attempts.latest
         if not last:
             return _Stored(has_result=rundir.has_result(), intent=attempts.intent | self._old_intent)
-        # before its first beat it may be a driver of an earlier version, which beats elsewhere
+        # no beat yet: it may be a driver of an earlier version, which writes its heartbeat elsewhere
         beat = attempts.of(last, "beat") or rundir.heartbeat(last)
         return _Stored(
-            # looked for after the end was, before which it is written: else a run that ends just now would seem to have
-            # lost it
+            # the result is written before the end, so read it after the end: otherwise a run that ends right now would
+            # seem to have lost its result
             has_result=rundir.has_result(),
             intent=attempts.intent | self._old_intent,
             receipt=self._once(rundir.receipt, last, attempts.of(last)),
@@ -163,23 +162,23 @@ class Observer:
         )
 
     def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:
-        """A file of an attempt, read once a version; None where there is none."""
+        """Read an attempt's file once per version; None if it does not exist."""
         key = read.__name__, f"{attempt}-{version}"
         if version is not None and key not in self._read:
             self._read[key] = read(attempt)
         return self._read.get(key)
 
     async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
-        """The job, its state, whether actors of it outlive it, and what Ray says of it (or why it could not be asked)."""
+        """Return the job, its state, whether actors outlive it, and Ray's message (or why Ray cannot be queried)."""
         self._embedded = False
         if receipt.cluster and receipt.cluster != self.cluster.identity:
-            # only its own cluster knows, and that one is not ours to ask (our token is not for it)
+            # only its own cluster knows, and our token is not for that cluster
             return await self._ask_nobody(receipt.cluster)
         actors_alive = False
         try:
             if self.client is None and not await self.cluster.lives():
-                # to ask would start another one, which a run that is over or cancelled has no use for
-                return None, Job.OTHER_INCARNATION, False, "it is not there any more"
+                # connecting would start another one, which a finished or cancelled run has no use for
+                return None, Job.OTHER_INCARNATION, False, "it no longer exists"
             client = await self.connect()
             job = await client.job(receipt.submission_id)
             if job is None:
@@ -189,10 +188,10 @@ class Observer:
                 state = Job(job.status.lower())
                 actors_alive = job.terminal and await client.has_live_actors(job)
         except CLUSTER_ERRORS as exc:
-            # a token that was good and is refused now (rotated, a proxy's hiccup) says nothing about the job
+            # a token that worked before and is now refused (rotated, proxy trouble) says nothing about the job
             if isinstance(exc, ClusterRefusedError) and not self._answered:
                 raise
-            # the embedded head has a new port each time: connect anew, or its next incarnation is never found
+            # the embedded head gets a new port each time: reconnect, or its next incarnation is never found
             await self.close()
             return self._out_of_sight(exc.message)
         self._answered = True
@@ -200,16 +199,16 @@ class Observer:
         return job, state, actors_alive, job.message if job else ""
 
     async def _ask_nobody(self, cluster: str) -> tuple[None, Job, bool, str]:
-        """What is known of a job on a cluster that this call cannot ask."""
+        """What is known about a job on a cluster that this call cannot query."""
         from plugin_core.clusters import local_head
 
-        why = f"it belongs to {cluster}, this call to {self.cluster.identity}"
+        why = f"it belongs to {cluster}, this call uses {self.cluster.identity}"
         if host := local_head.host_of(cluster):
             if await self._threads(local_head.is_gone, cluster):
                 return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
             self._embedded = True
             limit = (self.limits.unreachable_timeout_s if self.limits else None) or EMBEDDED_WAIT_S
-            why += f"; only {host} can ask it, so the next attempt begins when the heartbeat was silent for {limit:g} s"
+            why += f"; only {host} can query it, so the next attempt starts after {limit:g} s of silent heartbeat"
         return self._out_of_sight(why)
 
     def _out_of_sight(self, why: str) -> tuple[None, Job, bool, str]:
@@ -219,7 +218,7 @@ class Observer:
     def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
         if limits.timeout_s is not None and now - self._started > limits.timeout_s:
             return f"the step took longer than limits.timeout_s ({limits.timeout_s:g} s)"
-        # a driver that runs looks after its workers' resources itself
+        # a running driver enforces the limit for its workers' resources itself
         pending = job is not None and job.status == "PENDING"
         self._pending_since = (self._pending_since or now) if pending else None
         limit = limits.scheduling_timeout_s

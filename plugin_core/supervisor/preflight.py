@@ -1,4 +1,4 @@
-"""TODO"""
+"""Checks a step's functions, datasets, checkpoints and output folder before anything is submitted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from plugin_core.storage.location import Location
 
 
 def check_functions_and_data(spec: StepSpec, here: bool) -> None:
-    """Raise SpecError where a step names a function, a dataset or a column that is not there, a checkpoint of another
-    framework, or an output folder that is not its own.
+    """Raise SpecError if a step names a missing function, dataset or column, a checkpoint of another framework, or an
+    output folder that belongs to another run.
 
-    `here`: the step runs on this machine, in this environment; else only what can be told from here is looked at.
+    `here`: the step runs on this machine, in this environment. Otherwise only what can be checked from here is checked.
     """
     _, references = spec_functions(spec)
     for name, reference in references.items():
@@ -32,7 +32,7 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     for name, checkpoint in _checkpoints(spec):
         if here or not Location.of(checkpoint.uri).is_local:
             check_checkpoint(name, checkpoint.uri)
-    with contextlib.suppress(StorageError):  # the cluster can look, and says it then
+    with contextlib.suppress(StorageError):  # then the cluster checks it, and reports it
         check_framework(spec)
     if isinstance(spec, BatchInferSpec) and spec.output_path is not None:
         output, run = Location.of(spec.output_path, "output_path"), RunDir.of(spec)
@@ -44,7 +44,7 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
 
 
 def _checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
-    """The checkpoints that a step names, by field."""
+    """Yield the checkpoints that a step names, with their fields."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if isinstance(value, CheckpointRef):
@@ -56,10 +56,10 @@ def _checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
 def check_dataset(
     field: str, config: DatasetConfig, needed: Mapping[str, Sequence[str]], rows: int = 0, *, here: bool
 ) -> None:
-    """Raise SpecError where a dataset's files, columns or rows are missing. `needed`: columns, by the spec's field that
-    names them; `rows`: so many at the least.
+    """Raise SpecError if a dataset lacks files, columns or rows. `needed`: columns, by the spec field that names them;
+    `rows`: the minimum number of rows.
 
-    `here`: local paths are this machine's. A local path of another machine cannot be looked at from here.
+    `here`: local paths are on this machine. Local paths of another machine cannot be checked from here.
     """
     if config.path is None:
         return
@@ -69,15 +69,15 @@ def check_dataset(
         if location.is_local and not here:
             return
         if not location.exists():
-            raise SpecError(f"{field}.path: got {path!r}, where there is nothing; expected an existing file or folder")
+            raise SpecError(f"{field}.path: got {path!r}, which does not exist; expected an existing file or folder")
         wanted = {f"{field}.columns": config.columns or [], **needed}
-        # the other formats have columns of Ray's naming, which show when they are read
+        # in the other formats Ray names the columns, which shows only when they are read
         if has_schema(config) and (any(wanted.values()) or rows):
             found = arrow_dataset(location, config.guessed_format, f"{field}.path")
             names = found.schema.names
             for source, columns in wanted.items():
                 for missing in (name for name in columns if name not in names):
-                    raise SpecError(f"{source}: got {missing!r}, which {path} has not; expected {', '.join(names)}")
+                    raise SpecError(f"{source}: got {missing!r}, not found in {path}; expected one of {', '.join(names)}")
             there += found.head(rows).num_rows if there < rows else 0
     if has_schema(config) and config.split is None and there < rows:
         raise too_few_rows(field, config, there, rows)

@@ -1,4 +1,4 @@
-"""Checks a step and lays down its run directory, before anything is submitted."""
+"""Checks a step and creates its run directory before anything is submitted."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ async def prepare(
     listener: Listener | None = None,
     current: RunDir | None = None,
 ) -> RunDir:
-    """Check the step and lay down its run directory; nothing is submitted. Raises SpecError and its kin.
+    """Check the step and create its run directory; submits nothing. Raises SpecError and its subclasses.
 
-    `request`: the engine's mark of who asks, for tasks that a person may ask for again (see `generations`). `current`: the
-    newest generation, where the caller has looked it up.
+    `request`: the engine's id of the request, for tasks that a person may run again (see `generations`). `current`: the
+    newest generation, if the caller has looked it up.
     """
     handover.check(cluster)
     await in_thread(check_folders, spec.runtime_env)
     await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
     try:
-        # without a limit: what travels with the step may be large
+        # no time limit: the payload that travels with the step may be large
         laying = Threads.of(RunDir.of(spec).uri)
         rundir, remark = await laying(lay_down, spec, request, current, limit_s=math.inf)
     except StorageError as exc:
@@ -48,7 +48,7 @@ async def prepare(
     cluster = cluster.of_run(rundir.uri)
     if remark and listener is not None:
         listener(Event("state", remark))
-    # a run with an attempt is judged by the loop, which waits for a cluster that cannot be reached just now
+    # a run with an attempt is left to the loop, which waits for a cluster that is unreachable now
     threads = Threads.of(rundir.uri)
     if not await threads(rundir.receipts) and await threads(rundir.result) is None:
         try:
@@ -63,10 +63,10 @@ async def prepare(
 
 
 async def release(cluster: Cluster, succeeded: bool, listener: Listener | None) -> None:
-    """Let go of a run's cluster. Never raises: what is left there is told to the listener."""
+    """Release a run's cluster. Never raises: a failure is reported to the listener."""
     try:
         await cluster.release(succeeded)
     except RayTrainWorkflowsError as exc:
-        # the run is over either way; a cluster of its own that is still there has to be known of
+        # the run is over either way, but the user must know about a per-run cluster that is left over
         if listener is not None:
             listener(Event("state", f"the run's cluster could not be released: {exc.message}"))

@@ -1,4 +1,4 @@
-"""How far a training is and when it will be done, told from the journal's reports."""
+"""Estimates a training's progress and remaining time from the journal's reports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from plugin_core.runs.history import COUNTERS
 from plugin_core.specs.json_values import is_number
 
-#: The rate is that of the last so many reports: it follows a change, and one slow report does not shake it.
+#: The rate is averaged over this many reports: it follows a change, but one slow report hardly affects it.
 WINDOW = 20
 
 
 @dataclass(frozen=True)
 class Reading:
-    """`fraction`: of the whole training, 0 to 1; `per_s`: reports a second; `eta_s`: seconds to its end. None: unknown."""
+    """`fraction` done, 0 to 1; `per_s`: reports per second; `eta_s`: seconds until the end. None: unknown."""
 
     fraction: float | None = None
     per_s: float | None = None
@@ -34,10 +34,10 @@ class Reading:
 
 @dataclass
 class Progress:
-    """Reads the journal's entries one after the other.
+    """Reads the journal's entries in order.
 
-    The fraction is a report's own `progress` (0 to 1), or a counter of it (`epoch`, `step`, `iteration`, counted from 0)
-    over the total that the loop's config names. The rate is measured over the last reports of one attempt, on the clock of
+    The fraction is a report's own `progress` (0 to 1), or one of its counters (`epoch`, `step`, `iteration`, from 0)
+    divided by the total in the loop's config. The rate is measured over the last reports of one attempt, by the clock of
     the machine that wrote them.
     """
 
@@ -46,7 +46,7 @@ class Progress:
     _attempt: int = 0
 
     def read(self, entry: dict[str, Any]) -> Reading:
-        """The reading after this report."""
+        """Return the reading after this report."""
         if entry.get("attempt", 0) != self._attempt:
             self._attempt = entry.get("attempt", 0)
             self._window.clear()
@@ -74,7 +74,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A length of time as a person says it: 45 s, 12 min, 3 h 20 min."""
+    """Format a duration for people: 45 s, 12 min, 3 h 20 min."""
     whole = round(seconds)
     if whole < 90:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""What a finished step has to show: a table of its reports, their plot, and a page of Markdown. Any engine may use it."""
+"""Reports on a finished step for any engine: a table of its reports, a plot of them, and a Markdown page."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
 from plugin_core.supervisor.progress import duration
 
-#: A plot of more bytes is not shown.
+#: Larger plots, in bytes, are not shown.
 PLOT_BYTES = 4 * 2**20
 _PNG = b"\x89PNG"
-#: More metrics than this are in the table alone.
+#: Most metrics that are plotted; further ones appear only in the table.
 CURVES = 6
 
 
 def metric_rows(history: History) -> list[dict[str, Any]]:
-    """The reports as rows of a table: number, attempt, metrics. Of many, every so-manyth, and the last."""
+    """Return the reports as table rows: number, attempt, metrics. If there are many: every n-th, and the last."""
     return [{"report": entry["report"], "attempt": entry["attempt"], **entry["metrics"]} for entry in history.sample]
 
 
 def plot_png(history: History) -> bytes | None:
-    """The metrics as a PNG, over the counter that all reports have, or else over the reports' numbers. What a later attempt
-    repeated stands there as it was last. None when there is no curve to draw, or no matplotlib."""
+    """Plot the metrics as a PNG, over the counter that all reports share, or else over the report number. Of steps that a
+    later attempt repeated, the last report is plotted. None if there is no curve to draw, or no matplotlib."""
     counter = history.counters[0] if history.counters else None
     curves = _curves(history.sample, counter)
     if not curves:
@@ -50,11 +50,11 @@ def plot_png(history: History) -> bytes | None:
 
 
 def markdown_report(rundir: RunDir, result: StepResult | None, history: History) -> str:
-    """The run on a page: how it ended, where things are, the metrics and their plot. `result` None: it has none (yet)."""
+    """Summarise the run on a page: how it ended, its paths, metrics and their plot. `result` is None if there is none."""
     rows = {"run directory": markdown_code(rundir.uri), "attempts": str(rundir.latest())}
     if result is None:
         end = rundir.end(rundir.latest())
-        rows["ended"] = _cell(f"{end.outcome}: {end.message}".splitlines()[0] if end else "no end is recorded")
+        rows["ended"] = _cell(f"{end.outcome}: {end.message}".splitlines()[0] if end else "no end recorded")
     for name in ("checkpoint", "best_checkpoint"):
         if (checkpoint := getattr(result, name, None)) is not None:
             rows[name.replace("_", " ")] = markdown_code(checkpoint.uri)
@@ -75,7 +75,7 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
         lines += ["", "| metric | value |", "|---|---|", *(f"| {_cell(k)} | {_cell(v)} |" for k, v in metrics.items())]
     if isinstance(result, EvaluationResult):
         verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
-        lines += ["", "Good enough." if result.passed else "Not good enough:", *verdict]
+        lines += ["", "Passed." if result.passed else "Not passed:", *verdict]
         for name, place in result.plots.items():
             lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
     lines += ["", _inline("the metrics", plot_png(history))]
@@ -89,7 +89,7 @@ def _inline(name: str, png: bytes | None) -> str:
 
 
 def _plot(rundir: RunDir, uri: str) -> bytes | None:
-    """A plot that the result names: a PNG of the run's own. Whoever wrote the result may not have other files shown."""
+    """Read a plot that the result names. Only PNGs in the run directory: a result must not expose other files."""
     place = rundir.location.inside(uri)
     try:
         png = place.read(at_most=PLOT_BYTES) if place is not None else None

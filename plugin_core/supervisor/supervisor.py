@@ -1,7 +1,7 @@
-"""Brings a run to its result: observe, decide, act, again. One asynchronous loop serves every engine.
+"""Brings a run to its result: observe, decide, act, repeat. One asynchronous loop serves every engine.
 
-Storage is read and written in threads, the cluster is asked over aiohttp: nothing blocks the event loop. The loop keeps no
-state that matters: whoever calls again with the same run goes on where things are.
+Storage is accessed in threads and the cluster over aiohttp, so nothing blocks the event loop. The loop keeps no state that
+matters: a later call for the same run continues from where it stands.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from plugin_core.supervisor.observer import Look, Observer
 from plugin_core.supervisor.preparation import prepare as prepare
 from plugin_core.supervisor.preparation import release
 
-#: Seconds between two looks: short at first, so that a short step is not made longer, then longer.
+#: Seconds between two looks: short at first, so as not to delay a short step, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
-#: An API that answers a submit with an error so many times in a row is not waited for any longer.
+#: Give up after this many submits in a row that the API answers with an error.
 SUBMIT_ERRORS = 10
-#: What every job gets unless the cluster or the spec says otherwise. Ray Data draws its bars for a terminal; in a task's
-#: log each redraw is a line, four of five there were. The step reports its own progress.
+#: Environment variables of every job; the cluster and the spec override them. Ray Data draws progress bars for a terminal,
+#: and in a task's log each redraw is a line (four of five lines, measured). The step reports its own progress.
 JOB_VARIABLES = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
-#: Seconds that a storage which cannot be read is waited for, after the retries of its client; the job goes on meanwhile.
+#: Seconds to wait for storage that cannot be read, after its client's own retries; the job continues meanwhile.
 STORAGE_PATIENCE_S = 600.0
 
 
 class Supervisor:
     """Brings one run to its end. `since_attempt`: attempts up to this one belong to earlier calls.
 
-    An engine that hands over between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
-    both count the same attempts as theirs. `reader`: see `Follower`. `wanted`: whether the engine still wants the run,
-    asked before a next attempt is begun in place of this call's own that somebody cancelled: the engine may have ended its
-    task, of which this process is told a moment later.
+    An engine that moves a task between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
+    both count the same attempts as theirs. `reader`: see `Follower`. `wanted`: whether the engine still wants the run. It
+    is called before replacing an attempt of this call that was cancelled elsewhere: the engine may have ended its task,
+    and this process hears of that only a moment later.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class Supervisor:
 
     @property
     def attempt(self) -> int:
-        """The newest attempt that this call has seen; 0: none."""
+        """The newest attempt this call has seen; 0 if none."""
         return self._observer.attempt
 
     async def run(self) -> StepResult:
-        """Until the run has a result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
+        """Run until there is a result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         try:
             pause = POLL_FIRST_S
             while True:
@@ -101,7 +101,7 @@ class Supervisor:
                 result = await self._patient_step()
                 if result is not None:
                     return result
-                # the look's own length counts, and no two of many runs keep step with each other
+                # subtract the time the look took; the jitter keeps many runs from polling in step
                 took = time.monotonic() - began
                 await asyncio.sleep(max(POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
                 pause = min(pause * 1.2, POLL_MAX_S)
@@ -109,18 +109,18 @@ class Supervisor:
             await self.close()
 
     async def submit(self) -> StepResult | None:
-        """One look and one action: the run has an attempt, or a result, when this returns. For an operator that defers."""
+        """One look and one action, after which the run has an attempt or a result. For an operator that defers."""
         try:
             return await self.step()
         finally:
             await self.close()
 
     def give_up(self) -> None:
-        """This call does not want the run any more: it stops the job at its next look and raises StepCancelledError."""
+        """Give up the run: the next look stops the job, and StepCancelledError is raised."""
         self._observer.giving_up = True
 
     async def cancel(self, attempt: int | None = None) -> str:
-        """Cancel the run (or its attempts up to `attempt`): see `acancel`."""
+        """Cancel the run (or its attempts up to `attempt`); see `acancel`."""
         await self._threads(self.rundir.cancel, attempt)
         self._observer.attempt = attempt or 0
         self.give_up()
@@ -147,7 +147,7 @@ class Supervisor:
         try:
             await self._follower.keep()
         except StorageError as exc:
-            self._tell(Event("state", f"what was told so far may be told again: {exc.message}"))
+            self._tell(Event("state", f"output shown so far may be repeated: {exc.message}"))
 
     async def _patient_step(self) -> StepResult | None:
         try:
@@ -157,7 +157,7 @@ class Supervisor:
             self._storage_away_since = self._storage_away_since or now
             if now - self._storage_away_since > STORAGE_PATIENCE_S:
                 raise
-            self._tell(Event("state", f"wait: {exc.message}"))
+            self._tell(Event("state", f"waiting: {exc.message}"))
             return None
         self._storage_away_since = None
         return result
@@ -181,7 +181,7 @@ class Supervisor:
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
-                    return None  # this call's own end is on its way
+                    return None  # the engine is about to end this call
                 await self._submit(seen.attempt + 1, seen.gave_up_on_cluster)
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._start_job(receipt)
@@ -189,7 +189,7 @@ class Supervisor:
                 await self._keep_handed_over(receipt)
             case Do.STOP if receipt is not None:
                 if seen.cancel_wanted and not seen.attempt_unwanted:
-                    # it was claimed after the cancel: its driver must know, should this process die now
+                    # claimed after the cancel: tell its driver too, in case this process dies now
                     await self._threads(self.rundir.cancel, receipt.attempt)
                 await self._stop_job(receipt)
         return None
@@ -197,22 +197,22 @@ class Supervisor:
     async def _submit(self, attempt: int, gave_up_on_cluster: bool) -> None:
         last = await self._threads(self.rundir.latest)
         if last >= attempt:
-            return  # somebody else was faster; the next look finds their attempt
+            return  # another process was faster; the next look finds its attempt
         try:
             client = await self._observer.connect()
             incarnation = (await client.version()).get("session_name", "")
         except CLUSTER_ERRORS as exc:
             if attempt == 1 or gave_up_on_cluster:
-                raise  # nothing is begun here: the engine may retry as it likes, on another cluster too
-            self._tell(Event("state", f"attempt {attempt} waits for the cluster: {exc.message}"))
+                raise  # nothing was started: the engine may retry, also on another cluster
+            self._tell(Event("state", f"attempt {attempt} is waiting for the cluster: {exc.message}"))
             await self.close()
             return
         spec = await self._threads(self.rundir.read_spec)
         try:
-            # before the claim: what cannot be uploaded must not leave an attempt behind
+            # before the claim: a failed upload must not leave an attempt behind
             uploaded = await client.upload(spec.runtime_env)
         except ClusterUnreachableError as exc:
-            self._not_submitted(f"attempt {attempt} waits for its upload", exc)
+            self._not_submitted(f"attempt {attempt} is waiting for its upload", exc)
             return
         claim = self.rundir.claim
         receipt = await self._threads(claim, attempt, client.address, incarnation, self.cluster.identity)
@@ -221,7 +221,7 @@ class Supervisor:
             await self._start_job(receipt, spec.model_copy(update={"runtime_env": uploaded}))
 
     async def _start_job(self, receipt: Receipt, spec: StepSpec | None = None) -> None:
-        """`spec`: the run's, with its folders uploaded, right after the claim; None: it may have been submitted before."""
+        """`spec`: the run's spec with its folders uploaded, right after the claim; None if it may be submitted already."""
         first_time = spec is not None
         if spec is None:
             spec = await self._threads(self.rundir.read_spec)
@@ -231,17 +231,17 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             code = await self._threads(run_code.digest, self.rundir)
-            # Ray gives the entrypoint to a shell
+            # Ray passes the entrypoint to a shell
             words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
             handed = await self._hand_over(client, receipt, spec)
             variables = {**JOB_VARIABLES, **allowed_here(), **handed}
             runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
             await client.submit(receipt.submission_id, shlex.join(words), await client.upload(runtime_env), metadata)
         except ClusterUnreachableError as exc:
-            # whether it arrived is unknown; the next look asks, and the same id cannot become two jobs
-            self._not_submitted(f"the submit of {receipt.submission_id} was not answered", exc)
+            # whether it arrived is unknown; the next look checks, and the same id cannot become two jobs
+            self._not_submitted(f"no answer to the submit of {receipt.submission_id}", exc)
         except SpecError as exc:
-            if first_time:  # so no job will ever be this attempt
+            if first_time:  # so this attempt will never have a job
                 await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd(REFUSED, exc.message))
             raise
         else:
@@ -249,28 +249,28 @@ class Supervisor:
 
     async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
         self._handover_due = time.monotonic() + RENEW_S
-        own = spec.runtime_env.get("env_vars", {})  # what the spec says wins
+        own = spec.runtime_env.get("env_vars", {})  # the spec wins
         return await handover.hand_over(client, self.cluster, receipt.submission_id, without=own)
 
     async def _keep_handed_over(self, receipt: Receipt) -> None:
-        """A job that waits has not taken its variables yet, and Ray keeps them for a few minutes only."""
+        """Renew the variables of a pending job, which has not taken them yet; Ray keeps them for only a few minutes."""
         try:
             client = await self._observer.connect()
             await self._hand_over(client, receipt, await self._threads(self.rundir.read_spec))
         except CLUSTER_ERRORS as exc:
-            self._tell(Event("state", f"the variables of {receipt.submission_id} cannot be kept: {exc.message}"))
+            self._tell(Event("state", f"could not renew the variables of {receipt.submission_id}: {exc.message}"))
 
     def _not_submitted(self, what: str, exc: ClusterUnreachableError) -> None:
         self._tell(Event("state", f"{what}: {exc.message}"))
         self._submit_errors += isinstance(exc, ApiError)
         if self._submit_errors >= SUBMIT_ERRORS:
-            raise InfrastructureError(f"the cluster answers, but takes no job: {exc.message}") from exc
+            raise InfrastructureError(f"the cluster answers, but accepts no job: {exc.message}") from exc
 
     async def _stop_job(self, receipt: Receipt) -> None:
         try:
             await (await self._observer.connect()).stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
-            self._tell(Event("state", f"the stop of {receipt.submission_id} was not answered: {exc.message}"))
+            self._tell(Event("state", f"no answer to the stop of {receipt.submission_id}: {exc.message}"))
 
     async def _show_interest(self) -> None:
         limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
@@ -287,20 +287,20 @@ async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listene
 
 
 def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
-    """`arun`, for code without an event loop. The run goes on when this process dies; call again to re-attach."""
+    """`arun` for code without an event loop. The run survives this process; call again to reattach."""
     return run_sync(arun(spec, cluster, listener))
 
 
 def cancel(rundir: RunDir, cluster: Cluster) -> str:
-    """`acancel` of the newest attempt there is, for an engine's task that gives up: what begins later is not its own."""
+    """`acancel` up to the newest attempt, for an engine's task that gives up: later attempts are not its own."""
     return run_sync(acancel(rundir, cluster, rundir.latest() or None))
 
 
 async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) -> str:
-    """Cancel a run: say so where its driver reads it, stop its job, wait until its processes are gone. Safe to repeat.
+    """Cancel a run: record the cancel for its driver, stop its job, wait until its processes are gone. Safe to repeat.
 
-    `attempt`: the newest attempt that the caller knows of; later ones are somebody else's and go on. None: whatever runs.
-    Returns "cancelled", or "finished" when the run had its result before.
+    `attempt`: the newest attempt the caller knows of; later ones belong to other callers and continue. None: all attempts.
+    Returns "cancelled", or "finished" if the run already had its result.
     """
     if await Threads.of(rundir.uri)(rundir.result) is not None:
         return "finished"

@@ -1,4 +1,4 @@
-"""Experiment trackers: one tracking run for each run, fed from its journal.
+"""Experiment trackers: one tracking run per run, fed from its journal.
 
-Model versions and aliases are in `registry`.
+For model versions and aliases see `registry`.
 """

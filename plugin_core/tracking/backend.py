@@ -1,4 +1,4 @@
-"""What a tracker has to be able to do."""
+"""The interface of a tracker."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from plugin_core.tracking.subject import Subject
 
 @dataclass(frozen=True)
 class Entry:
-    """One report: its `index` (counted from 1, as if nothing had been killed), the `step` it is logged at, its wall time
-    in seconds, the numbers in it (NaN where one was NaN or infinite), and its checkpoint's URI."""
+    """One report: its `index` (from 1, as if nothing had been killed), the `step` it is logged at, its wall time in
+    seconds, its numbers (NaN for NaN and infinities), and its checkpoint's URI."""
 
     index: int
     step: int
@@ -26,37 +26,37 @@ class Entry:
 
 
 class Backend(ABC):
-    """One run at one tracker. Methods block, are called from one thread, and raise whatever the tracker's client raises;
-    they are then called again with the same, so logging an entry twice must leave it there once."""
+    """One run at one tracker. Methods block, are called from one thread, and raise whatever the tracker's client raises.
+    Failed calls are repeated with the same arguments, so logging an entry twice must be idempotent."""
 
     def __init__(self, config: Tracker, subject: Subject):
         self.config = config
         self.subject = subject
         self.url: str | None = None
-        #: to be called where something of a longer call is done, so that the call is not taken for one that hangs
+        #: called on progress within a long call, so that the call is not mistaken for a hang
         self.moved: Callable[[], None] = lambda: None
 
     @abstractmethod
     def begin(self) -> int:
-        """Find the tracking run or create it; returns the index of the last report that it has."""
+        """Find or create the tracking run; return the index of the last report it has."""
 
     @abstractmethod
     def log(self, entries: list[Entry]) -> None: ...
 
     @abstractmethod
     def end(self, status: str, message: str) -> None:
-        """`status`: "finished", "failed" or "killed"."""
+        """End the tracking run. `status`: "finished", "failed" or "killed"."""
 
     @abstractmethod
     def leave(self) -> None:
-        """This attempt is over, the run goes on."""
+        """This attempt is over, but the run continues."""
 
     def worker_environment(self) -> dict[str, str]:
-        """By which rank 0's own calls of the tracker join the run."""
+        """Variables that make rank 0's own tracker calls join the run."""
         return {}
 
     def other_workers_environment(self) -> dict[str, str]:
-        """By which the other ranks are kept from creating runs."""
+        """Variables that keep the other ranks from creating runs."""
         return {}
 
 
@@ -65,7 +65,7 @@ def last_checkpoint(entries: list[Entry]) -> str | None:
 
 
 def numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    """The numbers among metrics, nested ones under joined names; None, as NaN and Inf are reported, is NaN."""
+    """The numeric metrics, nested ones under joined names; None, which stands for NaN and Inf in reports, becomes NaN."""
     found = {}
     for name, value in flat(metrics, "/").items():
         if value is None:

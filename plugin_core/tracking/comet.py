@@ -1,4 +1,4 @@
-"""Comet: an experiment under a key made of the run directory's URI, resumed online, an archive written anew offline."""
+"""Comet: an experiment keyed by the run directory's URI; resumed online, written to a fresh archive offline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class CometBackend(Backend):
     def begin(self) -> int:
         offline = self.config.mode == "offline"
         if offline:
-            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # its own reports go out by the network
+            os.environ.setdefault("COMET_ERROR_TRACKING_ENABLE", "false")  # its error reports use the network
         import comet_ml
 
         subject = self.subject
@@ -50,7 +50,7 @@ class CometBackend(Backend):
         for name, value in subject.tags.items():
             self._experiment.log_other(name, value)
         self.url = self._staged.place.uri if self._staged else self._experiment.url
-        return 0  # the whole journal once more: online a repetition lands at the same step, offline nothing is there yet
+        return 0  # replay the whole journal: online, repeats land at the same step; offline, the archive is empty
 
     def log(self, entries: list[Entry]) -> None:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""From the journal to one tracker: in order, each report once, in a thread of its own."""
+"""Feeds the journal to one tracker: in order, each report once, in its own thread."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from plugin_core.specs.results import StepResult
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.tracking.backend import Backend, Entry, numbers
 
-#: Seconds between two looks at the journal; a tracker that failed is asked again after longer and longer.
+#: Seconds between two reads of the journal; a tracker that failed is retried with backoff.
 LOOK_S, RETRY_FIRST_S, RETRY_MAX_S = 1.0, 1.0, 30.0
-#: Reports handed to a tracker at once.
+#: Reports passed to a tracker at once.
 BATCH = 500
 
 logger = logging.getLogger(__name__)
 
 
 def final_metrics(result: StepResult) -> dict[str, Any] | None:
-    """The metrics of a step that reports nothing on its way."""
+    """The metrics of a step that reports nothing while it runs."""
     return None if step_kind(result.kind).reports else result.metrics
 
 
 class Feed:
-    """`tried`: the first try to begin is over; `begun`: the tracking run is there; `refused`: it never will be."""
+    """`tried`: the first try to begin is over; `begun`: the tracking run exists; `refused`: it never will."""
 
     def __init__(self, rundir: RunDir, backend: Backend):
         self.name: str = backend.config.type  # type: ignore[attr-defined]
@@ -64,11 +64,11 @@ class Feed:
                 self.refused = self.error = exc
                 break
             except FencedError as exc:
-                self.error = exc  # the later attempt has a feed of its own
+                self.error = exc  # the later attempt has its own feed
                 break
             except Exception as exc:  # noqa: BLE001 - a tracker may raise anything, and must never end a training
                 if self.error is None:
-                    logger.warning("tracking: %s is away, it is caught up with later: %s", self.name, exc)
+                    logger.warning("tracking: %s is unreachable; retrying: %s", self.name, exc)
                 self.error = exc
                 self.tried.set()
                 if self._left:
@@ -93,7 +93,7 @@ class Feed:
         self._wake.set()
 
     def wait(self, stall_s: float) -> None:
-        """Until it is over, or got no further for so long."""
+        """Wait until the feed is over, or made no progress for `stall_s` seconds."""
         while not self._over.wait(0.1):
             if time.monotonic() - self._moved > stall_s:
                 self._left = True
@@ -101,7 +101,7 @@ class Feed:
 
     @property
     def whole(self) -> bool:
-        """Whether the tracker has all there was."""
+        """Whether the tracker has everything."""
         return self._over.is_set() and self.error is None
 
     def warnings(self) -> list[str]:
@@ -110,18 +110,15 @@ class Feed:
         if self.whole:
             return []
         reason = f" ({str(self.error).splitlines()[0][:200]})" if self.error else ""
-        return [
-            f"tracking.{self.name}: does not have all that was reported{reason};"
-            f" `raytrain track {self._rundir.uri}` logs what is missing"
-        ]
+        return [f"tracking.{self.name}: some reports are missing{reason}; `raytrain track {self._rundir.uri}` logs them"]
 
     def _turn(self) -> bool:
-        """One look; True when there is nothing left to do."""
+        """One look; return True when there is nothing left to do."""
         if not self.begun.is_set():
             self._index = self.backend.begin()
             self.begun.set()
             self.tried.set()
-        ending, left = self._ending, self._left  # before the look: what was reported until then is in it
+        ending, left = self._ending, self._left  # read first, so that the look includes all reports up to then
         while self._waiting or self._take_in():
             self.backend.log(self._waiting[:BATCH])
             del self._waiting[:BATCH]
@@ -136,7 +133,7 @@ class Feed:
         return left
 
     def _take_in(self) -> bool:
-        """Read on; True when there is something to log. As little as a batch, however long the tracker was away."""
+        """Read on; return True if there is something to log. At most a batch, however long the tracker was unreachable."""
         for line in self._reader:
             if "report" in line and (entry := self._entry(line)) is not None:
                 self._waiting.append(entry)
@@ -147,7 +144,7 @@ class Feed:
     def _entry(self, line: dict[str, Any]) -> Entry | None:
         index = index_of(line)
         if index <= self._index:
-            return None  # it is there already, or a restored worker reported it again
+            return None  # logged already, or reported again by a restored worker
         self._index = index
         metric = self.backend.config.step_metric
         step = index
@@ -159,7 +156,7 @@ class Feed:
         return Entry(index, step, line["time"], numbers(line["metrics"]), checkpoint)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, but at the end of the run no longer than a moment."""
+        """Wait; only briefly once the run is ending."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._left:
             if self._ending is not None:

@@ -1,6 +1,6 @@
-"""MLflow: a run found by its tag, or created and kept; metrics at the reports' own times, so a repetition changes nothing.
+"""MLflow: finds a run by its tag or creates it; logs metrics at the reports' own times, so repeats change nothing.
 
-MLflow's stores keep a metric's value once for the same key, step and time (a primary key of the SQL store).
+MLflow's stores keep a metric once per key, step and time (a primary key of the SQL store).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from plugin_core.specs.tracking import MLflow
 from plugin_core.storage.location import Location
 from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 
-#: How far the run is, as a tag: the index of the last report that it has.
+#: The tag with the run's progress: the index of the last report it has.
 REPORTS = "raytrain.reports"
-#: An experiment's name where neither spec nor environment has one.
+#: The experiment's name if neither spec nor environment sets one.
 EXPERIMENT = "ray-train-workflows"
-#: MLflow's limits of one request, and of names and values (its REST API's documentation).
+#: MLflow's limits on a request, and on names and values (from its REST API documentation).
 METRICS, PARAMS, NAME, VALUE = 1000, 100, 250, 6000
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 
@@ -30,7 +30,7 @@ class MLflowBackend(Backend):
     config: MLflow
 
     def begin(self) -> int:
-        # its client otherwise tries for many minutes; who calls here tries again, and says so
+        # by default its client retries for many minutes; our caller retries, and logs it
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -54,7 +54,7 @@ class MLflowBackend(Backend):
             run = self._client.get_run(given)
             owner = run.data.tags.get("raytrain.run", self.subject.rundir.uri)
             if owner != self.subject.rundir.uri:
-                raise SpecError(f"tracking.mlflow.run_id: got {given!r}, which belongs to {owner}; expected one of nobody")
+                raise SpecError(f"tracking.mlflow.run_id: got {given!r}, which belongs to {owner}; expected an unused run")
             self.subject.keep("mlflow", {"run_id": given})
             return run
         if kept:
@@ -73,12 +73,12 @@ class MLflowBackend(Backend):
         (run,) = found
         kept = self.subject.keep("mlflow", {"run_id": run.info.run_id})["run_id"]
         if kept != run.info.run_id:
-            self._client.delete_run(run.info.run_id)  # another process was first
+            self._client.delete_run(run.info.run_id)  # another process created one first
             return self._client.get_run(kept)
         return run
 
     def _note(self) -> str:
-        """The description on the run's page: from where it was started, and where its files are."""
+        """The description on the run's page: what started it, and where its files are."""
         origin = self.subject.tags
         engine, page = origin.get("raytrain.orchestrator"), origin.get("raytrain.engine_url")
         started = f"Started by [{engine}]({page})\n\n" if engine and page else ""
@@ -95,11 +95,10 @@ class MLflowBackend(Backend):
             except MlflowException as exc:
                 if exc.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-                found = self._client.get_experiment_by_name(name)  # another run was first
+                found = self._client.get_experiment_by_name(name)  # another run created it first
         if found.lifecycle_stage == "deleted":
             raise SpecError(
-                f"tracking.mlflow.experiment_name: got {name!r}, which is deleted; expected another,"
-                " or this one once it is restored"
+                f"tracking.mlflow.experiment_name: got {name!r}, which is deleted; expected another, or restore this one"
             )
         return str(found.experiment_id)
 
@@ -139,7 +138,7 @@ class MLflowBackend(Backend):
     def _upload(self, checkpoint: str) -> None:
         place = Location.of(checkpoint)
         if not place.names():
-            return  # the run keeps only its best or latest, and this one is gone
+            return  # deleted meanwhile: the run keeps only its best or latest
         with CheckpointRef(uri=checkpoint).as_directory() as folder:
             to = PurePosixPath("checkpoints", place.name)
             for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
@@ -162,7 +161,7 @@ class MLflowBackend(Backend):
         }
 
     def other_workers_environment(self) -> dict[str, str]:
-        """A tracking store of their own, which nobody looks at; of files, since a database takes seconds to be made."""
+        """A throwaway tracking store; of files, since a database takes seconds to create."""
         folder = f"file://{tempfile.gettempdir()}/raytrain-other-ranks-{os.getuid()}"
         return {"MLFLOW_TRACKING_URI": folder, "MLFLOW_ALLOW_FILE_STORE": "true"}
 
@@ -171,7 +170,7 @@ BACKEND = MLflowBackend
 
 
 def _names(given: dict[str, Any]) -> dict[str, str]:
-    """Names that MLflow takes, for any: letters, digits and _ - . space : /, not too long, and no two the same."""
+    """Map names to unique ones that MLflow accepts: letters, digits and _ - . space : /, limited in length."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for name in given:

@@ -1,4 +1,4 @@
-"""Log a run that is over once more, out of its run directory: what a tracker missed while it was away."""
+"""Logs a finished run again from its run directory, to add what a tracker missed while it was unreachable."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from plugin_core.tracking.session import status_of, tracked
 
 
 def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
-    """Bring the trackers of a run, and of the runs within it, to where the run directory is; returns the links of each run.
+    """Bring the trackers of a run and its nested runs up to date with the run directory; return the links of each run.
 
-    Raises SpecError where the run still goes on, is not tracked, or one of its trackers refuses it; InfrastructureError
-    where one cannot be reached.
+    Raises SpecError if the run is still active, is not tracked, or a tracker rejects it; InfrastructureError if a tracker
+    cannot be reached.
     """
     spec, result, attempt = rundir.read_spec(), rundir.result(), rundir.outermost.latest()
     if not spec.tracking:
         raise SpecError(f"tracking: none in the spec of {rundir.uri}; expected a run with trackers")
     end = rundir.outermost.end(attempt) if attempt else None
     if result is None and end is None and rundir.is_outermost:
-        raise SpecError(f"run: got {rundir.uri!r}, which goes on or was lost; expected one that is over")
+        raise SpecError(f"run: got {rundir.uri!r}, which is still active or was lost; expected a finished run")
     context = StepContext(spec, rundir, attempt, {}, lambda phase: None)
     links = {}
     with tracked(context) as feeds:

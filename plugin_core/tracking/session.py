@@ -1,7 +1,7 @@
-"""Experiment tracking: one tracking run for one run, whatever died in between.
+"""Experiment tracking: one tracking run per run, across all its attempts.
 
-Everything is fed from the journal, by a thread for each tracker in the process that leads the training: no tracker ever
-slows or fails it. A tracker that was away is caught up with; what is missing at the end is a warning on the result, and
+Trackers are fed from the journal, by one thread per tracker in the driver, so no tracker slows or fails the training. An
+unreachable tracker catches up later. What is missing at the end becomes a warning on the result, and
 `raytrain track RUN_URI` logs it later.
 """
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 #: tracker (also its module here, and the extra that installs it) → the package it needs
 PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
-#: Seconds that a training waits for its trackers to begin, so that the workers know the tracking run; and that its end
-#: waits for a tracker which does not get any further.
+#: Seconds a training waits for its trackers to begin, so that the workers know the tracking run; and seconds its end waits
+#: for a tracker that makes no progress.
 BEGIN_S, STALL_S = 20.0, 20.0
-#: What a cancel or a time-out leaves a tracker to hear of it.
+#: Seconds a tracker gets to record a cancel or a timeout.
 KILLED_S = 3.0
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class Feeds:
         self._feeds = feeds
 
     def begin(self) -> None:
-        """Start them; returns when each has begun or could not. Raises SpecError where one
-        refuses the spec, InfrastructureError where a required one cannot be reached."""
+        """Start the trackers; return when each has begun or failed to. Raises SpecError if one rejects the spec,
+        InfrastructureError if a required one cannot be reached."""
         for feed in self._feeds:
             feed.start()
         deadline = time.monotonic() + BEGIN_S
@@ -59,23 +59,23 @@ class Feeds:
                 raise feed.refused
             if not feed.begun.is_set() and feed.backend.config.required:
                 self.leave()
-                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error}), and is required")
+                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error}), but is required")
 
     def must_begin(self) -> None:
-        """Raise InfrastructureError where a tracker could not be reached."""
+        """Raise InfrastructureError if a tracker could not be reached."""
         for feed in self._feeds:
             if not feed.begun.is_set():
                 raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error})")
 
     def must_be_whole(self) -> None:
-        """Raise InfrastructureError where a tracker does not have all."""
+        """Raise InfrastructureError if a tracker is missing reports."""
         for feed in self._feeds:
             if not feed.whole:
                 raise InfrastructureError("; ".join(feed.warnings()))
 
     @property
     def worker_environment(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Variables for rank 0, whose native calls join the tracking run, and for the others, which are kept from it."""
+        """Variables for rank 0, whose own tracker calls join the run, and for the other ranks, which must not."""
         first: dict[str, str] = {}
         others: dict[str, str] = {}
         for feed in self._feeds:
@@ -87,15 +87,15 @@ class Feeds:
     def end(
         self, status: str, message: str = "", timeout_s: float = STALL_S, metrics: dict[str, Any] | None = None
     ) -> None:
-        """Log what is left and say how the run ended: "finished", "failed" or "killed". A tracker that gets no further for
-        `timeout_s` is left behind. `metrics`: of a step that reports nothing on its way."""
+        """Log the rest and record how the run ended: "finished", "failed" or "killed". A tracker that makes no progress for
+        `timeout_s` is abandoned. `metrics`: those of a step that reports nothing while it runs."""
         for feed in self._feeds:
             feed.end(status, message, metrics)
         for feed in self._feeds:
             feed.wait(timeout_s)
 
     def leave(self) -> None:
-        """Stop without an end: another attempt goes on."""
+        """Stop without recording an end: another attempt continues."""
         for feed in self._feeds:
             feed.leave()
         for feed in self._feeds:
@@ -112,8 +112,8 @@ class Feeds:
 
 @contextmanager
 def tracked(context: StepContext) -> Iterator[Feeds]:
-    """The trackers of a step while it runs. A step that fails for good ends its tracking run as failed; one that another
-    attempt goes on with leaves it running."""
+    """The trackers of a running step. A permanent failure ends the tracking run as failed; if another attempt will
+    continue, it is left running."""
     from plugin_core.errors.classify import classify
 
     if not context.spec.tracking:
@@ -137,7 +137,7 @@ def tracked(context: StepContext) -> Iterator[Feeds]:
 
 
 def with_tracking(result: StepResult, feeds: Feeds) -> StepResult:
-    """The result with the links to its tracking runs, and what they miss."""
+    """Add the links to the tracking runs, and warnings about what they miss, to the result."""
     feeds.end("finished", metrics=final_metrics(result))
     for warning in feeds.warnings:
         logger.warning("%s", warning)
@@ -146,19 +146,19 @@ def with_tracking(result: StepResult, feeds: Feeds) -> StepResult:
 
 
 def stop_tracking(error: RayTrainWorkflowsError) -> None:
-    """Just before this process ends itself: say of a cancelled run, or of one out of time, that it was killed."""
+    """Just before this process exits: record a cancelled or timed-out run as killed."""
     if status_of(error.outcome) == "killed":
         for feeds in list(_open):
             feeds.end("killed", error.message, KILLED_S)
 
 
 def status_of(outcome: str) -> str:
-    """What a tracker is told of an attempt that ended so without a result: "killed" or "failed"."""
+    """The tracker status, "killed" or "failed", of an attempt that ended with this outcome and no result."""
     return "killed" if outcome in (StepCancelledError.outcome, StepTimeoutError.outcome) else "failed"
 
 
 def make_backend(config: Tracker, subject: Subject) -> Backend:
-    """Raises SpecError where the tracker's package is missing here."""
+    """Create the tracker's backend. Raises SpecError if the tracker's package is missing here."""
     name: str = config.type  # type: ignore[attr-defined]
     require("tracking", name, PACKAGES[name], extra=name)
     module = importlib.import_module(f"plugin_core.tracking.{name}")
@@ -167,7 +167,7 @@ def make_backend(config: Tracker, subject: Subject) -> Backend:
 
 
 def note_origin(rundir: RunDir) -> None:
-    """Keep which engine's task the attempt belongs to (the Ray job's metadata), for trackers and their replays."""
+    """Store which engine task the attempt belongs to (from the Ray job's metadata), for trackers and their replays."""
     config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     origin = {name: value for name, value in config.get("metadata", {}).items() if name not in ("run", "name", "attempt")}
     if origin:

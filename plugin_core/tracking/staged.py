@@ -1,7 +1,7 @@
-"""Files that a tracker writes on this machine, kept in the run directory under `tracking/NAME`.
+"""Copies files that a tracker writes on this machine to `tracking/NAME` in the run directory.
 
-Each attempt writes them anew out of the whole journal and, once they are there, removes those of the attempts before: so
-what lies on storage is one run, with every report once.
+Each attempt rewrites them from the whole journal and, once they are uploaded, deletes those of earlier attempts. So storage
+has one run, with every report once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from plugin_core.tracking.subject import Subject
 
 
 class Staged:
-    """`folder` is where the tracker writes; `push` copies what has changed."""
+    """`folder`: where the tracker writes; `push` copies changed files to storage."""
 
     def __init__(self, subject: Subject, tracker: str):
         self.folder = Path(tempfile.mkdtemp(prefix=f"raytrain-{tracker}-"))
         self.place = subject.rundir.location.child("tracking", tracker)
-        # another name each time: a replay too writes beside what is there, and then replaces it
+        # a new name each time: a replay also writes beside the existing files, then replaces them
         self._own = f"attempt-{subject.attempt:03}-{secrets.token_hex(4)}"
         self._target = self.place.child(self._own)
         self._pushed: dict[str, tuple[int, int]] = {}
@@ -30,7 +30,7 @@ class Staged:
         self._alone = False
 
     def push(self) -> None:
-        """Raises FencedError where a later attempt owns the run: its files are the run's."""
+        """Copy changed files. Raises FencedError if a later attempt, whose files count instead, owns the run."""
         self._fence.check()
         for name, file, state in changed_files(self.folder, self._pushed):
             if not file.is_symlink():

@@ -1,4 +1,4 @@
-"""What is tracked: a run, with its parameters and tags as every tracker takes them."""
+"""The tracked run, with its parameters and tags in a form that every tracker accepts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from plugin_core.storage.stored_files import Object, parse
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Under `.step/`: which engine's task a run belongs to.
+#: File under `.step/` that says which engine task a run belongs to.
 ORIGIN = ("tracking", "origin.json")
-#: Fields of a spec that say nothing about what is trained.
+#: Spec fields that do not affect what is trained.
 _LEFT_OUT = frozenset({"tracking", "limits", "runtime_env", "run_config", "schema_version"})
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`params`: the spec, flattened; `tags`: where the run comes from; `parent`: the run that this one is a part of (of a
-    search, its search; of an evaluation, the training whose checkpoint it judges)."""
+    """`params`: the flattened spec; `tags`: the run's origin; `parent`: the run this one belongs to (for a trial, its
+    search; for an evaluation, the training whose checkpoint it judges)."""
 
     rundir: RunDir
     kind: str
@@ -50,20 +50,20 @@ class Subject:
 
     @property
     def key(self) -> str:
-        """The run's own id, in 64 hexadecimal digits, for trackers that let us choose one."""
+        """The run's id, 64 hexadecimal digits, for trackers that accept one."""
         return hashlib.sha256(self.rundir.uri.encode()).hexdigest()
 
     def load(self, tracker: str) -> dict[str, Any]:
-        """What was kept of the tracking run."""
+        """Return the stored state of the tracking run."""
         return _read(self.rundir, ("tracking", f"{tracker}.json"))
 
     def keep(self, tracker: str, state: dict[str, Any]) -> dict[str, Any]:
-        """Keep it for the next attempt, unless another process was first; returns what is kept."""
+        """Store the state for the next attempt, unless another process did first; return what is stored."""
         self.rundir.step.child("tracking", f"{tracker}.json").create(json.dumps(state).encode())
         return self.load(tracker)
 
     def parents(self, tracker: str) -> dict[str, Any]:
-        """What was kept of the parent's tracking run."""
+        """Return the stored state of the parent's tracking run."""
         return _read(self.parent, ("tracking", f"{tracker}.json")) if self.parent is not None else {}
 
 
@@ -73,26 +73,26 @@ def _read(rundir: RunDir, place: tuple[str, str]) -> dict[str, Any]:
 
 
 def _params(spec: Any) -> dict[str, Any]:
-    """The loop's own config under its own names, the rest of the spec under the names of its fields."""
+    """The loop's config under its own keys, the rest of the spec under its field names."""
     fields = _computed(spec)
     config = fields.pop("train_loop_config", {})
     params = {**flat(fields), **(flat(config) if config else {})}
     try:
         fingerprint = _dataset_fingerprint(spec)
     except StorageError:
-        return params  # the step itself reads the data, and says so better
+        return params  # the step reads the data too, and raises a better error
     return params if fingerprint is None else {**params, "dataset_fingerprint": fingerprint}
 
 
 def _computed(spec: Any) -> dict[str, Any]:
-    """The fields that say what is computed, also those of the steps that a search or a retraining is made of."""
+    """The fields that affect what is computed, including those of the steps nested in a search or a retraining."""
     parts = {name: _computed(part) for name, part in spec if isinstance(part, StepSpec)}
     fields = {**spec.to_json(), **parts}
     return {name: value for name, value in fields.items() if name not in _LEFT_OUT and value not in (None, {}, [])}
 
 
 def _dataset_fingerprint(spec: Any) -> str | None:
-    """The same as in the step's result."""
+    """The same fingerprint as in the step's result."""
     if (dataset := getattr(spec, "dataset", None)) is not None:
         return dataset_fingerprint(dataset)
     return fingerprint_of_all(getattr(spec, "datasets", {}))

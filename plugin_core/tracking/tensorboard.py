@@ -1,4 +1,4 @@
-"""TensorBoard: event files, written with its own writer, readable from the run directory while the run goes on."""
+"""TensorBoard: event files, written with its own writer and readable from the run directory during the run."""
 
 from __future__ import annotations
 

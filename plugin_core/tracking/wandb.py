@@ -1,4 +1,4 @@
-"""Weights & Biases: a run under an id made of the run directory's URI, resumed online, written anew offline."""
+"""Weights & Biases: a run with an id derived from the run directory's URI; resumed online, rewritten offline."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class WandBBackend(Backend):
     def begin(self) -> int:
         self._offline = (self.config.mode or os.environ.get("WANDB_MODE", "online")) == "offline"
         if self._offline:
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its own reports go out by the network
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # its error reports use the network
         import wandb
 
         subject = self.subject
         self._id = subject.key[:16]
         self._staged = Staged(subject, "wandb") if self._offline else None
-        # nothing of the driver's own: neither its output nor the machine's figures
+        # do not log the driver's output or system metrics
         settings = wandb.Settings(console="off", x_disable_stats=True, x_disable_meta=True, silent=True)
         self._run: Any = wandb.init(
             id=self._id,
@@ -42,11 +42,11 @@ class WandBBackend(Backend):
         )
         self.subject.keep("wandb", {"run_id": self._id})
         self.url = self._staged.place.uri if self._staged else self._run.url
-        # online the run itself knows how far it is
+        # online, the run knows its own progress
         return 0 if self._offline else int(dict(self._run.summary).get("raytrain/reports", 0))
 
     def _group(self) -> str | None:
-        """A search's trials stand together."""
+        """The group that a search's trials share."""
         parent = self.subject.parent
         return parent.name if parent is not None else None
 

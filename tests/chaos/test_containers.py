@@ -63,4 +63,4 @@ def test_a_container_that_is_made_anew_on_the_same_volume_goes_on_with_its_run(
     if home == "on the volume":
         assert "attempt 1 was lost: the cluster that ran it is gone" in told
     else:
-        assert "only container1 can ask it, so the next attempt begins when the heartbeat was silent for 8 s" in told
+        assert "only container1 can query it, so the next attempt starts after 8 s of silent heartbeat" in told

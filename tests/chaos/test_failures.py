@@ -60,7 +60,7 @@ def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, clust
     error = running.error()
     assert isinstance(error, StepTimeoutError)
     assert "no resources within limits.scheduling_timeout_s (6 s)" in error.message
-    assert "it takes 4 workers of 1 CPU each; free are 3 of 4 CPU" in error.message
+    assert "it needs 4 workers of 1 CPU each; free: 3 of 4 CPU" in error.message
     assert mine.steps() == []
     wait_until(lambda: nothing_left(running.rundir.uri, mine))
     run_sync(Supervisor(holding.rundir, cluster).cancel())
@@ -84,7 +84,7 @@ def test_a_job_that_nobody_waits_for_ends_after_orphan_timeout(tmp_path: Path, t
     # somebody is interested until it trains, however long a busy machine takes to begin
     wait_until(lambda: rundir.show_interest() or trail.steps())
     wait_until(lambda: rundir.end(1))
-    assert "no orchestrator showed interest" in rundir.end(1).message  # type: ignore[union-attr]
+    assert "no orchestrator followed the run" in rundir.end(1).message  # type: ignore[union-attr]
     wait_until(lambda: not drivers(rundir.uri))
     assert len(trail.steps()) < 150
     again = Running(spec, cluster)

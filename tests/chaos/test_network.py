@@ -31,7 +31,7 @@ def test_the_job_finishes_while_its_api_is_away(
     running = Running(spec_at(tmp_path, trail.file, scaling_config=one, loop={"steps": 60}), cluster)
     trail.wait_for(3)
     gate.set(mode)
-    wait_until(lambda: any("cannot be asked" in text for text in running.texts()))
+    wait_until(lambda: any("cannot be queried" in text for text in running.texts()))
     wait_until(lambda: running.rundir.end(1) is not None)
     wait_until(lambda: not drivers(running.rundir.uri))
     gate.set("forward")

@@ -94,8 +94,8 @@ def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
     result = running.result()
     assert result.metrics["step"] == STEPS - 1
     (warning,) = result.warnings
-    assert warning.startswith("tracking.mlflow: does not have all that was reported")
-    assert f"`raytrain track {running.rundir.uri}` logs what is missing" in warning
+    assert warning.startswith("tracking.mlflow: some reports are missing")
+    assert f"`raytrain track {running.rundir.uri}` logs them" in warning
     with mlflow_server(tmp_path / "mlflow", port) as uri:
         replay(running.rundir)
         all_there(uri, running)

@@ -44,10 +44,10 @@ def test_sigstop_of_the_triggerer_hands_over_to_another_and_its_sigcont_stops_no
     for process in first:
         process.suspend()
     it.airflow.start("triggerer")
-    wait_until(lambda: it.log().count("wait: the job is running") >= 2)
+    wait_until(lambda: it.log().count("waiting: the job is running") >= 2)
     for process in first:
         process.resume()
-    wait_until(lambda: "its Ray job goes on" in it.log())
+    wait_until(lambda: "its Ray job continues" in it.log())
     it.go()
     it.succeeds([1], repeated=0)
     for process in first:
@@ -81,7 +81,7 @@ def test_the_jobs_api_is_black_holed(scenario: Make, gate: Proxy) -> None:
     it = scenario("through_a_proxy").begin().held()
     gate.set("black hole")
     try:
-        wait_until(lambda: "cannot be asked" in it.log())
+        wait_until(lambda: "cannot be queried" in it.log())
         assert it.state() == "deferred"
         it.go()
         it.succeeds([1], repeated=0)
@@ -214,7 +214,7 @@ def test_sigterm_of_a_synchronous_task_that_has_a_retry_left_stops_no_job(scenar
     """Airflow's task process outlives a SIGTERM; what then ends it leaves the job to the retry."""
     it = scenario("synchronous").begin().held()
     os.kill(int((it.folder / "task.pid").read_text()), signal.SIGTERM)
-    wait_until(lambda: "The task is running: its Ray job goes on" in it.log())
+    wait_until(lambda: "The task is running: its Ray job continues" in it.log())
     it.go()
     it.succeeds([1], repeated=0)
 
@@ -266,7 +266,7 @@ def test_dag_test_runs_the_whole_task_without_scheduler_or_triggerer(scenario: M
 
 BAD = {
     "closes_over": "the captured object 'connection' of type Unpicklable",
-    "no_connection": "ray_conn_id: got 'nowhere', and there is no such connection",
+    "no_connection": "ray_conn_id: got 'nowhere', which does not exist",
     "wrong_type": "ray_conn_id: got 'a_web_server', a connection of type 'http'; expected one of type 'rayjobs'",
     "wrong_token": "answers 403 to the token given; expected the cluster's Ray auth token",
     "nonsense": "num_workers",

@@ -60,7 +60,7 @@ def test_a_flow_process_that_is_killed_leaves_its_job_and_a_retry_of_the_flow_ru
     run.wait_for("Crashed")
     assert run.job_states() == ["RUNNING"]
     # what the `on_crashed` hook says
-    wait_until(lambda: any("goes on: `prefect flow-run retry" in line for line in run.log()), "the hook's word")
+    wait_until(lambda: any("is still running: `prefect flow-run retry" in line for line in run.log()), "the hook's word")
     retry(run)
     run.wait_for("Running")
     went_on(run)

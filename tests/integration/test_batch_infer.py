@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 def test_a_predictor_that_loses_rows_is_told_where_rows_count(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
-    with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; expected one row for each"):
+    with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; expected one per input row"):
         run(spec(tmp_path, checkpoint, rows, predictor=Halver, preserve_rows=True), cluster)
     dropped = run(
         spec(tmp_path, checkpoint, rows, predictor=Halver, run_config=RunConfig(name="h", storage_path=str(tmp_path))),

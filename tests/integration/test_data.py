@@ -56,7 +56,7 @@ def test_each_format_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_huggingface_did_not_write_is_told(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"holds no state\.json that names files; expected for the format huggingface"):
+    with pytest.raises(SpecError, match=r"has no state\.json that lists files; expected a folder written by datasets"):
         rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
 
 

@@ -155,17 +155,17 @@ def test_goes_on_after_a_killed_worker_and_in_another_session_with_other_workers
         ),
         pytest.param("lightning", "alone_lightning", "no collective operation .*RayDDPStrategy", marks=pytest.mark.slow),
         pytest.param(
-            *("transformers", "alone_transformers", r"num_processes=1; what joins them: TrainingArguments\(use_cpu=True\)"),
+            *("transformers", "alone_transformers", r"num_processes=1; to join them: TrainingArguments\(use_cpu=True\)"),
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *("accelerate", "alone_accelerate", r"num_processes=1; what joins them: Accelerator\(cpu=True\)"),
+            *("accelerate", "alone_accelerate", r"num_processes=1; to join them: Accelerator\(cpu=True\)"),
             marks=pytest.mark.slow,
         ),
         pytest.param("accelerate", "alone_fsdp", "ignores its FSDP plugin on this device", marks=pytest.mark.slow),
         pytest.param("deepspeed", "alone_deepspeed", "no collective .*deepspeed.initialize", marks=pytest.mark.slow),
-        pytest.param("tensorflow", "alone_tensorflow", "no MultiWorkerMirroredStrategy was made", marks=pytest.mark.slow),
-        pytest.param("lightgbm", "alone_lightgbm", "LightGBM was given no network parameters", marks=pytest.mark.slow),
+        pytest.param("tensorflow", "alone_tensorflow", "MultiWorkerMirroredStrategy was created", marks=pytest.mark.slow),
+        pytest.param("lightgbm", "alone_lightgbm", "LightGBM got no network parameters", marks=pytest.mark.slow),
         pytest.param("horovod", "alone_horovod", "Horovod is not initialised", marks=pytest.mark.slow),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_label_column_that_is_not_in_the_data_is_told_before_a_worker_starts(
 ) -> None:
     spec = example(name).SPEC
     update = {"label_column": "targt", "run_config": RunConfig(name="label", storage_path=str(tmp_path))}
-    with pytest.raises(SpecError, match="label_column: got 'targt', which dataset 'train' has not; expected one of mean"):
+    with pytest.raises(SpecError, match="label_column: got 'targt', not found in dataset 'train'; expected one of mean"):
         execute(spec.model_copy(update=update))
 
 

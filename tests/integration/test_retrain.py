@@ -125,7 +125,7 @@ def test_the_champion_is_beaten_or_kept_as_the_data_has_it(cluster: LocalCluster
     data(16)
     worse = run(spec(tmp_path, "thursday"), cluster)
     assert (worse.outcome, worse.champion, worse.checkpoint) == ("kept", 2, better.checkpoint)
-    assert worse.reason == "error: 6 > 2 of the other (by 4 worse; tolerance 0)"
+    assert worse.reason == "error: 6 > the other's 2 (by 4 worse; tolerance 0)"
     data(30)
     assert "30" not in (bad := run(spec(tmp_path, "friday"), cluster)).reason
     assert "20 > max 8 (by 12)" in bad.reason
@@ -184,7 +184,7 @@ def test_a_champion_that_moved_meanwhile_is_the_one_to_beat(cluster: LocalCluste
     result = running.result()
     assert first.champion == 1
     assert (result.outcome, result.champion) == ("kept", 2)
-    assert "of the other" in result.reason
+    assert "the other's" in result.reason
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_
     [
         (
             {"metric": "vlaue"},
-            "metric: got 'vlaue', which the train function did not report; expected epoch, value, step",
+            "metric: got 'vlaue', which the train function did not report; expected one of epoch, value, step",
         ),
         (
             {
@@ -184,7 +184,7 @@ def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_
                     "hyperparam_mutations": {"train_loop_config": {"step": {"choice": [5.0, 20.0]}}},
                 },
             },
-            "scheduler: got 'pbt', which hands checkpoints from trial to trial, and the train function reported none",
+            "scheduler: got 'pbt', which passes checkpoints between trials, but the train function reported none",
         ),
     ],
 )

@@ -54,14 +54,14 @@ def test_without_a_connection_the_default_is_the_local_cluster_and_another_id_is
     assert RayJobsHook(None).get_cluster() == LocalCluster()
     assert RayJobsHook().get_cluster() == LocalCluster()
     assert asyncio.run(RayJobsHook().aget_cluster()) == LocalCluster()
-    with pytest.raises(SpecError, match="ray_conn_id: got 'prod', and there is no such connection"):
+    with pytest.raises(SpecError, match="ray_conn_id: got 'prod', which does not exist"):
         RayJobsHook("prod").get_cluster()
 
 
 def test_a_connection_without_host_or_with_odd_headers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpecError, match="ray_conn_id: got 'c', whose host is empty"):
+    with pytest.raises(SpecError, match="ray_conn_id: got 'c', which has no host"):
         connect(monkeypatch).get_cluster()
-    with pytest.raises(SpecError, match="headers: the connection's extra holds no JSON object"):
+    with pytest.raises(SpecError, match="headers: got no JSON object in the connection's extra"):
         connect(monkeypatch, host="h", extra={"headers": "[1"}).get_cluster()
 
 

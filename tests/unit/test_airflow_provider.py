@@ -262,9 +262,9 @@ def test_a_decorated_functions_config_may_stand_in_the_decorator_or_be_its_defau
 
 
 def test_what_a_decorated_function_cannot_take_is_refused(fake: FakeCluster) -> None:
-    with pytest.raises(SpecError, match=r"train_loop_config: got to @task\.ray_train and in the call; expected one"):
+    with pytest.raises(SpecError, match=r"train_loop_config: got it in @task\.ray_train and in the call; expected one"):
         decorated(({},), train_loop_config={"epochs": 3})
-    with pytest.raises(SpecError, match=r"spec: got to @task\.ray_train"):
+    with pytest.raises(SpecError, match=r"spec: got one in @task\.ray_train"):
         decorated(spec={"framework": "torch"})
     with pytest.raises(AirflowFailException, match=r"train_loop_config: got int in the call; expected a mapping"):
         decorated((5,)).execute({"ti": task_instance()})

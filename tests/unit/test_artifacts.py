@@ -36,7 +36,7 @@ def test_what_is_in_the_folder_is_kept_by_rank_and_again_when_it_changed(rundir:
     artifacts.end()
     assert kept(rundir) == {"artifacts/rank-003/plots/loss curve.png": b"longer"}
     assert not folder.exists()
-    with pytest.raises(RuntimeError, match="is for a train loop"):
+    with pytest.raises(RuntimeError, match="is only valid in a train loop"):
         artifact_directory()
 
 
@@ -50,7 +50,7 @@ def test_what_is_too_much_is_left_out_and_said_once(rundir: RunDir, caplog: pyte
         artifacts.keep()
     assert list(kept(rundir)) == ["artifacts/rank-000/a", "artifacts/rank-000/c"]
     (record,) = caplog.records
-    assert "b (8 bytes) is left out, it does not fit into limits.artifact_bytes=10" in record.message
+    assert "skipping b (8 bytes): with what is stored it exceeds limits.artifact_bytes=10" in record.message
 
 
 def test_a_later_attempt_owns_the_folder(rundir: RunDir) -> None:
@@ -71,7 +71,7 @@ def test_a_storage_that_does_not_take_it_is_tried_again(
     (root / "artifacts").write_text("a file stands where the folder is to be")
     with caplog.at_level(logging.WARNING):
         artifacts.keep()
-    assert "tried again with the next checkpoint" in caplog.text
+    assert "retrying with the next checkpoint" in caplog.text
     (root / "artifacts").unlink()
     artifacts.keep()
     assert kept(rundir) == {"artifacts/rank-000/a": b"1"}

@@ -106,7 +106,7 @@ class TestRefusedBeforeASubmit:
 
     def test_a_missing_column(self, tmp_path: Path) -> None:
         dataset = {"path": self.rows(tmp_path, 3), "columns": ["a", "z"]}
-        words = r"datasets\.train\.columns: got 'z', which .*rows\.csv has not; expected a, b"
+        words = r"datasets\.train\.columns: got 'z', not found in .*rows\.csv; expected one of a, b"
         self.refused(words, tmp_path, datasets={"train": dataset})
 
     def test_an_evaluation_of_nothing(self, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ class TestRefusedBeforeASubmit:
         ([{"acc": 0.5}, {"acc": 0.7}], []),
         ([{"val": {"acc": 0.5}}], ["val/acc"]),
         ([{"loss": 1.0}, {"loss": 0.5}], ["got 'acc', which no checkpoint's report has; expected one of loss"]),
-        ([{"acc": 0.5}, {"acc": None}], ["1 of 2 checkpoints have no number as 'acc' and rank last"]),
+        ([{"acc": 0.5}, {"acc": None}], ["1 of 2 checkpoints have no numeric 'acc' and rank last"]),
     ],
 )
 def test_a_score_that_is_never_or_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The decision table: what was observed → what is done next."""
+"""The decision table: observation → next action."""
 
 import itertools
 
@@ -25,26 +25,26 @@ TABLE = [
         Do.RETURN,
     ),
     ("nothing ran yet: submit", Observed(), Do.SUBMIT_NEXT),
-    ("a receipt without a job on the same cluster: submit that very job", seen(job=Job.ABSENT), Do.SUBMIT_SAME),
+    ("a receipt without a job on the same cluster: submit that job", seen(job=Job.ABSENT), Do.SUBMIT_SAME),
     ("a pending job is waited for", seen(job=Job.PENDING), Do.WAIT),
     ("a running job is waited for", seen(job=Job.RUNNING), Do.WAIT),
     ("a running job with a silent heartbeat is waited for", seen(job=Job.RUNNING, heartbeat_silent=True), Do.WAIT),
-    ("an end recorded while the job still shuts down: wait", seen(job=Job.RUNNING, end=LOST), Do.WAIT),
-    ("unreachable is never dead", seen(job=Job.UNREACHABLE, heartbeat_silent=True), Do.WAIT),
+    ("an end recorded while the job is still shutting down: wait", seen(job=Job.RUNNING, end=LOST), Do.WAIT),
+    ("unreachable does not mean dead", seen(job=Job.UNREACHABLE, heartbeat_silent=True), Do.WAIT),
     (
         "unreachable for too long, but the heartbeat moves: wait",
         seen(job=Job.UNREACHABLE, gave_up_on_cluster=True),
         Do.WAIT,
     ),
     (
-        "unreachable for too long and silent: begin elsewhere",
+        "unreachable for too long and silent: next attempt elsewhere",
         seen(job=Job.UNREACHABLE, gave_up_on_cluster=True, heartbeat_silent=True),
         Do.SUBMIT_NEXT,
     ),
-    ("FAILED while the heartbeat may move is not dead", seen(job=Job.FAILED), Do.WAIT),
+    ("FAILED while the heartbeat is not silent is not dead", seen(job=Job.FAILED), Do.WAIT),
     ("FAILED and silent is lost: next attempt", seen(job=Job.FAILED, heartbeat_silent=True), Do.SUBMIT_NEXT),
-    ("SUCCEEDED without a result is no success", seen(job=Job.SUCCEEDED, heartbeat_silent=True), Do.SUBMIT_NEXT),
-    ("a job stopped from outside is not started again", seen(job=Job.STOPPED, heartbeat_silent=True), Do.FAIL),
+    ("SUCCEEDED without a result is not a success", seen(job=Job.SUCCEEDED, heartbeat_silent=True), Do.SUBMIT_NEXT),
+    ("a job stopped from outside is not restarted", seen(job=Job.STOPPED, heartbeat_silent=True), Do.FAIL),
     ("another incarnation, heartbeat not yet silent: wait", seen(job=Job.OTHER_INCARNATION), Do.WAIT),
     (
         "another incarnation and silent: next attempt",
@@ -53,25 +53,25 @@ TABLE = [
     ),
     ("infrastructure loss within the budget: next attempt", seen(job=Job.FAILED, end=LOST), Do.SUBMIT_NEXT),
     ("infrastructure loss beyond the budget: fail", seen(job=Job.FAILED, end=LOST, attempts_of_this_call=3), Do.FAIL),
-    ("a user error is never tried again", seen(job=Job.FAILED, end=USER_ERROR), Do.FAIL),
+    ("a user error is never retried", seen(job=Job.FAILED, end=USER_ERROR), Do.FAIL),
     (
-        "a user error of an earlier call: this call goes on",
+        "a user error of an earlier call: this call continues",
         seen(job=Job.FAILED, end=USER_ERROR, ours=False),
         Do.SUBMIT_NEXT,
     ),
-    ("a lost attempt of an earlier call: this call goes on", seen(job=Job.ABSENT, end=LOST, ours=False), Do.SUBMIT_NEXT),
+    ("a lost attempt of an earlier call: this call continues", seen(job=Job.ABSENT, end=LOST, ours=False), Do.SUBMIT_NEXT),
     ("cancel wanted, job running: stop it", seen(job=Job.RUNNING, cancel_wanted=True), Do.STOP),
     ("cancel wanted, job pending: stop it", seen(job=Job.PENDING, cancel_wanted=True), Do.STOP),
     ("cancel wanted, cluster unreachable: wait, the driver obeys", seen(job=Job.UNREACHABLE, cancel_wanted=True), Do.WAIT),
     ("cancel wanted, job over: cancelled", seen(job=Job.STOPPED, cancel_wanted=True), Do.FAIL),
     ("cancel wanted before anything ran: cancelled", Observed(cancel_wanted=True), Do.FAIL),
     (
-        "cancel wanted, unreachable and silent: cancelled, as far as anybody can tell",
+        "cancel wanted, unreachable and silent: presumed cancelled",
         seen(job=Job.UNREACHABLE, cancel_wanted=True, heartbeat_silent=True),
         Do.FAIL,
     ),
     (
-        "cancel wanted, job over, its processes not yet: wait for them",
+        "cancel wanted, job over, but processes still alive: wait for them",
         seen(job=Job.STOPPED, cancel_wanted=True, actors_alive=True),
         Do.WAIT,
     ),
@@ -81,42 +81,46 @@ TABLE = [
         Do.FAIL,
     ),
     (
-        "cancelled, and another call began a later attempt: that one is left alone",
+        "cancelled, and another call started a later attempt: leave that one alone",
         seen(job=Job.RUNNING, cancel_wanted=True, superseded=True),
         Do.FAIL,
     ),
     ("an attempt that an earlier call cancelled is stopped", seen(job=Job.RUNNING, attempt_unwanted=True), Do.STOP),
     (
-        "and once it is over, this call goes on",
+        "and once it is over, this call continues",
         seen(job=Job.STOPPED, attempt_unwanted=True, end=AttemptEnd("cancelled")),
         Do.SUBMIT_NEXT,
     ),
-    ("cancelled before its submit: this call goes on", seen(job=Job.ABSENT, attempt_unwanted=True), Do.SUBMIT_NEXT),
+    ("cancelled before its submit: this call continues", seen(job=Job.ABSENT, attempt_unwanted=True), Do.SUBMIT_NEXT),
     (
-        "FAILED and silent, but its actors live: wait",
+        "FAILED and silent, but its actors are alive: wait",
         seen(job=Job.FAILED, heartbeat_silent=True, actors_alive=True),
         Do.WAIT,
     ),
-    ("an end recorded, but its actors live: wait", seen(job=Job.FAILED, end=LOST, actors_alive=True), Do.WAIT),
+    ("an end recorded, but its actors are alive: wait", seen(job=Job.FAILED, end=LOST, actors_alive=True), Do.WAIT),
     ("an end recorded, but the job hangs: stop it", seen(job=Job.RUNNING, end=LOST, heartbeat_silent=True), Do.STOP),
-    ("an end said succeeded, the result is not to be seen yet: wait", seen(job=Job.SUCCEEDED, end=SUCCEEDED), Do.WAIT),
+    ("the end says succeeded, the result is not visible yet: wait", seen(job=Job.SUCCEEDED, end=SUCCEEDED), Do.WAIT),
     (
-        "an end said succeeded, the result is gone: next attempt",
+        "the end says succeeded, the result is gone: next attempt",
         seen(job=Job.SUCCEEDED, end=SUCCEEDED, heartbeat_silent=True),
         Do.SUBMIT_NEXT,
     ),
     ("a SIGTERM with the job stopped: stopped from outside", seen(job=Job.STOPPED, end=TERM), Do.FAIL),
-    ("a SIGTERM without anybody stopping the job: a lost node", seen(job=Job.FAILED, end=TERM), Do.SUBMIT_NEXT),
+    ("a SIGTERM although nobody stopped the job: a lost node", seen(job=Job.FAILED, end=TERM), Do.SUBMIT_NEXT),
     ("a SIGTERM on a head that is gone", seen(job=Job.OTHER_INCARNATION, end=TERM), Do.SUBMIT_NEXT),
     ("lost after the deadline: no further attempt", seen(job=Job.FAILED, end=LOST, overdue="too long"), Do.FAIL),
-    ("overdue, but out of sight and beating: its driver knows", seen(job=Job.UNREACHABLE, overdue="too long"), Do.WAIT),
+    (
+        "overdue, unreachable, heartbeat moving: its driver enforces the limit",
+        seen(job=Job.UNREACHABLE, overdue="too long"),
+        Do.WAIT,
+    ),
     ("overdue before anything ran: timeout", Observed(overdue="too long"), Do.FAIL),
     ("overdue and running: stop", seen(job=Job.RUNNING, overdue="too long"), Do.STOP),
     ("overdue and over: timeout", seen(job=Job.STOPPED, overdue="too long", heartbeat_silent=True), Do.FAIL),
-    ("storage not shared: refused", seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), Do.FAIL),
-    ("no Python there: refused", seen(job=Job.FAILED, job_exit_code=127), Do.FAIL),
+    ("storage not shared: rejected", seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), Do.FAIL),
+    ("no Python there: rejected", seen(job=Job.FAILED, job_exit_code=127), Do.FAIL),
     (
-        "no Python there for an earlier call: begun again",
+        "no Python there for an earlier call: retried",
         seen(job=Job.FAILED, job_exit_code=127, ours=False, heartbeat_silent=True),
         Do.SUBMIT_NEXT,
     ),
@@ -139,7 +143,7 @@ def test_the_table(observed: Observed, expected: Do) -> None:
         (seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED), "spec_error"),
     ],
 )
-def test_a_failure_names_its_class(observed: Observed, outcome: str) -> None:
+def test_a_failure_has_its_outcome(observed: Observed, outcome: str) -> None:
     assert decide(observed).outcome == outcome
 
 
@@ -172,8 +176,8 @@ def test_every_observation_has_an_answer() -> None:
 GONE = (Job.UNREACHABLE, Job.OTHER_INCARNATION)
 
 
-def test_a_next_attempt_never_starts_beside_a_job_that_may_live() -> None:
-    """Over all observations: no submit while the job is alive, or while it may be and its heartbeat may move."""
+def test_no_attempt_starts_while_another_job_may_be_alive() -> None:
+    """Over all observations: no submit while the job is alive, or may be alive and its heartbeat is not silent."""
     for observed in EVERYTHING:
         if decide(observed).do is not Do.SUBMIT_NEXT or observed.attempt == 0:
             continue
@@ -185,13 +189,13 @@ def test_a_next_attempt_never_starts_beside_a_job_that_may_live() -> None:
             assert observed.gave_up_on_cluster, observed
 
 
-def test_after_the_deadline_nothing_is_started() -> None:
+def test_nothing_is_started_after_the_deadline() -> None:
     for observed in EVERYTHING:
         if observed.overdue:
             assert decide(observed).do not in (Do.SUBMIT_NEXT, Do.SUBMIT_SAME), observed
 
 
-def test_a_cancelled_run_is_never_started_again() -> None:
+def test_a_cancelled_run_is_never_restarted() -> None:
     for observed in EVERYTHING:
         if observed.cancel_wanted:
             assert decide(observed).do not in (Do.SUBMIT_NEXT, Do.SUBMIT_SAME), observed

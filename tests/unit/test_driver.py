@@ -181,7 +181,7 @@ def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
     with watched.watch:
         assert watched.called.wait(30)
     assert isinstance(watched.stopped[0], InfrastructureError)
-    assert "no orchestrator showed interest" in watched.stopped[0].message
+    assert "no orchestrator followed the run" in watched.stopped[0].message
 
 
 def test_a_process_that_hangs_at_its_exit_says_where_and_ends_itself() -> None:

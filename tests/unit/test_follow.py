@@ -1,4 +1,4 @@
-"""What an engine is told of a run: decisions, reports and the job's log, each once."""
+"""What a listener gets of a run: decisions, reports and the job's log, each once."""
 
 import asyncio
 import json
@@ -15,16 +15,16 @@ from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sy
 from tests.unit.fake_steps import spec_at
 
 
-def test_log_reports_and_decisions_are_told(tmp_path: Path) -> None:
+def test_the_listener_gets_log_reports_and_decisions(tmp_path: Path) -> None:
     events: list[Event] = []
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster, events.append)
     assert [event.text for event in events if event.kind == "log"] == ["a line of the fake job"]
-    assert events[0].text == "submit the next attempt: nothing has run yet"
+    assert events[0].text == "submitting attempt 1: nothing has run yet"
 
 
-def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses_nothing(tmp_path: Path) -> None:
-    """A trigger is cancelled and made again elsewhere, while the journal grows."""
+def test_a_reader_that_moves_to_another_process_gets_every_event_exactly_once(tmp_path: Path) -> None:
+    """A trigger is cancelled and recreated elsewhere while the journal grows."""
     told: list[Event] = []
 
     async def followed(rundir: RunDir, cluster: FakeCluster, reader: str, until: int) -> None:
@@ -59,7 +59,7 @@ def test_a_reader_that_moves_to_another_process_is_told_nothing_twice_and_misses
     assert [event.data["report"] for event in told if event.kind == "report"] == [0, 1, 2]
 
 
-def test_a_listener_that_fails_misses_an_event_and_the_step_goes_on(tmp_path: Path) -> None:
+def test_a_failing_listener_misses_an_event_but_the_step_continues(tmp_path: Path) -> None:
     told = []
 
     def broken(event: Event) -> None:
@@ -72,15 +72,15 @@ def test_a_listener_that_fails_misses_an_event_and_the_step_goes_on(tmp_path: Pa
 
 
 @pytest.mark.parametrize("log", ["", "\n", "\n\n\n"])
-def test_empty_lines_of_a_log_are_no_event(tmp_path: Path, log: str) -> None:
+def test_empty_log_lines_are_not_events(tmp_path: Path, log: str) -> None:
     told: list[Event] = []
     with FakeCluster(log=log) as cluster:
         run(spec_at(tmp_path), cluster, told.append)
     assert [event for event in told if event.kind == "log"] == []
 
 
-def test_reports_and_log_are_told_to_their_end_though_the_api_was_away_when_the_run_ended(tmp_path: Path) -> None:
-    """The result is seen without a cluster to ask: what storage has is told at once, the log when the API is back."""
+def test_reports_and_log_are_complete_even_if_the_api_was_down_when_the_run_ended(tmp_path: Path) -> None:
+    """The result is visible without the cluster: what storage has is shown at once, the log when the API is back."""
     told: list[Event] = []
 
     async def followed(rundir: RunDir, cluster: FakeCluster) -> None:
@@ -88,7 +88,7 @@ def test_reports_and_log_are_told_to_their_end_though_the_api_was_away_when_the_
 
         def hear(event: Event) -> None:
             told.append(event)
-            if "cannot be asked" in event.text:
+            if "cannot be queried" in event.text:
                 away.set()
             if event.kind == "report" and event.data["report"] == 4:
                 cluster.answering = True
@@ -113,14 +113,14 @@ def test_reports_and_log_are_told_to_their_end_though_the_api_was_away_when_the_
     assert lines == cluster.log.splitlines()
 
 
-def test_the_log_of_a_run_that_failed_while_the_api_was_away_is_told_when_it_is_back(tmp_path: Path) -> None:
+def test_the_log_of_a_run_that_failed_while_the_api_was_down_is_shown_once_it_is_back(tmp_path: Path) -> None:
     told: list[Event] = []
     with FakeCluster(plays=["user_error"]) as cluster:
         rundir = run_sync(prepare(spec_at(tmp_path), cluster))
 
         def hear(event: Event) -> None:
             told.append(event)
-            cluster.answering = cluster.answering or event.text.startswith("fail: ")
+            cluster.answering = cluster.answering or event.text.startswith("failed: ")
 
         run_sync(Supervisor(rundir, cluster).submit())
         cluster.answering = False
@@ -129,7 +129,7 @@ def test_the_log_of_a_run_that_failed_while_the_api_was_away_is_told_when_it_is_
     assert [event.text for event in told if event.kind == "log"] == ["a line of the fake job"]
 
 
-def test_a_log_whose_end_cannot_be_had_is_said_in_one_line_and_the_result_is_returned(
+def test_an_unavailable_end_of_the_log_is_noted_in_one_line_and_the_result_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ending, "LEAVE_S", 1.0)
@@ -149,7 +149,7 @@ def test_a_log_whose_end_cannot_be_had_is_said_in_one_line_and_the_result_is_ret
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_driver_that_hangs_at_its_exit_is_stopped_and_the_result_returned(
+def test_a_driver_that_hangs_at_exit_is_stopped_and_the_result_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool
 ) -> None:
     monkeypatch.setattr(ending, "STOP_S", 0.5)
@@ -157,13 +157,13 @@ def test_a_driver_that_hangs_at_its_exit_is_stopped_and_the_result_returned(
     with FakeCluster(plays=["linger"]) as cluster:
         assert run(spec_at(tmp_path), cluster, told.append if listens else None).run.attempt == 1
         assert list(cluster.jobs.values()) == ["STOPPED"]
-    assert any("its process does not end" in event.text for event in told) is listens
+    assert any("its process does not exit" in event.text for event in told) is listens
 
 
-def test_a_result_that_was_there_before_is_returned_without_asking_the_cluster(tmp_path: Path) -> None:
+def test_an_existing_result_is_returned_without_querying_the_cluster(tmp_path: Path) -> None:
     told: list[Event] = []
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster)
         cluster.answering = False
         run(spec_at(tmp_path), cluster, told.append)
-    assert [event.text for event in told] == ["return: the run has a result"]
+    assert [event.text for event in told] == ["finished: the run has a result"]

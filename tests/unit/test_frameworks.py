@@ -146,8 +146,8 @@ def test_a_worker_that_trains_alone_fails_with_what_to_change() -> None:
     with pytest.raises(world.WorldError) as caught:
         world.check("lightgbm", 2)
     assert caught.value.message.startswith(
-        "scaling_config.num_workers: got 2, but each worker trains alone: LightGBM was given no network parameters;"
-        " what joins them: params ="
+        "scaling_config.num_workers: got 2, but each worker trains alone: LightGBM got no network parameters;"
+        " to join them: params ="
     )
     assert isinstance(classify(caught.value), UserCodeError)
     world.check("lightgbm", 1)

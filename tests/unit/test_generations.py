@@ -1,4 +1,4 @@
-"""Which run directory a request of an engine means."""
+"""Which run directory an engine's request maps to."""
 
 import json
 import types
@@ -19,7 +19,7 @@ def loop(config: dict[str, Any]) -> None:
 
 
 def mended(constant: int) -> Any:
-    """The same function, by its name, with another code."""
+    """A function of the same name with different code."""
     namespace: dict[str, Any] = {}
     exec(compile(f"def loop(config):\n    return {constant}", "dag.py", "exec"), namespace)
     function: types.FunctionType = namespace["loop"]
@@ -42,7 +42,7 @@ def finish(rundir: RunDir) -> None:
     rundir.write_result(TrainResult(run=RunRef(uri=rundir.uri, name=rundir.name)))
 
 
-def test_a_retry_goes_on_with_the_same_run_also_when_it_has_its_result(tmp_path: Path) -> None:
+def test_a_retry_continues_the_same_run_even_if_it_has_a_result(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path), "monday#0")
     finish(first)
     assert lay_down(spec_of(tmp_path), "monday#0")[0].uri == first.uri
@@ -50,67 +50,67 @@ def test_a_retry_goes_on_with_the_same_run_also_when_it_has_its_result(tmp_path:
     assert lay_down(spec_of(tmp_path), "monday#0")[0].uri == first.uri
 
 
-def test_a_person_who_asks_again_after_the_result_gets_a_new_generation_and_its_retries_stay_in_it(tmp_path: Path) -> None:
+def test_a_new_request_after_the_result_starts_a_new_generation_and_its_retries_stay_in_it(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path), "monday#0")
     finish(first)
     first.deliver("monday#0")
     second, remark = lay_down(spec_of(tmp_path), "monday#1")
     assert (second.uri, second.generation) == (f"{first.uri}.g2", 2)
-    assert remark.startswith("generation 2 of the run: the result of the one before was handed over")
+    assert remark.startswith("generation 2 of the run: the previous result was delivered")
     assert lay_down(spec_of(tmp_path), "monday#1")[0].uri == second.uri
     assert first.result() is not None
     assert RunDir.at(second.uri).generation == 2
 
 
-def test_a_person_who_asks_again_before_the_result_goes_on_with_the_run(tmp_path: Path) -> None:
+def test_a_new_request_before_the_result_continues_the_run(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path), "monday#0")
     first.claim(1, "http://x", "s")
     assert lay_down(spec_of(tmp_path), "monday#1")[0].uri == first.uri
     assert newest_run(spec_of(tmp_path)).uri == first.uri
 
 
-def test_another_spec_is_refused_to_a_retry_and_is_a_new_generation_for_a_person(tmp_path: Path) -> None:
+def test_a_changed_spec_is_rejected_for_a_retry_and_starts_a_new_generation_for_a_new_request(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path, lr=1), "monday#0")
     first.claim(1, "http://x", "s")
     with pytest.raises(SpecChangedError, match=r"different: train_loop_config\.lr"):
         lay_down(spec_of(tmp_path, lr=2), "monday#0")
     second, remark = lay_down(spec_of(tmp_path, lr=2), "monday#1")
     assert second.generation == 2
-    assert remark == "generation 2 of the run: the step is asked for again with another train_loop_config.lr"
+    assert remark == "generation 2 of the run: the step is requested again with changes in train_loop_config.lr"
 
 
 @pytest.mark.parametrize(
     ("request_", "outcome", "code"),
     [("monday#0", "infrastructure", 1), ("monday#0", "user_error", 2), ("monday#1", "infrastructure", 2)],
 )
-def test_mended_code_goes_on_where_the_failed_run_was(tmp_path: Path, request_: str, outcome: str, code: int) -> None:
-    """A person's request with the new code; a retry (somebody deployed meanwhile) with that it began with, unless that
-    code is what failed."""
+def test_fixed_code_continues_the_failed_run(tmp_path: Path, request_: str, outcome: str, code: int) -> None:
+    """A person's request uses the new code; a retry (after a deploy in between) the original code, unless that is what
+    failed."""
     first, _ = lay_down(spec_of(tmp_path, mended(1)), "monday#0")
     first.claim(1, "http://x", "s")
     first.record_end(1, AttemptEnd(outcome, "why"))
     again, remark = lay_down(spec_of(tmp_path, mended(2)), request_)
     assert again.uri == first.uri
-    assert remark.startswith("the code changed since this run began; it goes on with the")
+    assert remark.startswith("the code changed since this run started; continuing with the")
     assert again.read_payload()["train_loop_per_worker"]({}) == code
 
 
-def test_an_attempt_that_may_live_keeps_its_code(tmp_path: Path) -> None:
+def test_an_attempt_that_may_be_alive_keeps_its_code(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path, mended(1)), "monday#0")
     first.claim(1, "http://x", "s")
     again, remark = lay_down(spec_of(tmp_path, mended(2)), "monday#1")
-    assert remark.endswith("it goes on with the code that it began with")
+    assert remark.endswith("continuing with the original code")
     assert again.read_payload()["train_loop_per_worker"]({}) == 1
 
 
-def test_mended_code_after_a_result_that_nobody_got_is_a_new_generation(tmp_path: Path) -> None:
+def test_fixed_code_after_an_undelivered_result_starts_a_new_generation(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path, mended(1)), "monday#0")
     finish(first)
     assert lay_down(spec_of(tmp_path, mended(2)), "monday#0")[0].uri == first.uri
     assert lay_down(spec_of(tmp_path, mended(2)), "monday#1")[0].generation == 2
 
 
-def test_without_a_request_the_name_stands_for_one_run(tmp_path: Path) -> None:
+def test_without_a_request_a_name_means_one_run(tmp_path: Path) -> None:
     first, _ = lay_down(spec_of(tmp_path), None)
     finish(first)
     assert lay_down(spec_of(tmp_path), None)[0].uri == first.uri
@@ -140,8 +140,8 @@ def test_the_newest_of_300_generations_is_found_with_few_reads(tmp_path: Path, m
         assert reads <= most
 
 
-def test_a_users_run_whose_name_ends_like_a_generation_is_none_and_is_not_overwritten(tmp_path: Path) -> None:
-    """Such names are refused now; older versions took them."""
+def test_a_users_run_named_like_a_generation_is_not_one_and_is_not_overwritten(tmp_path: Path) -> None:
+    """Such names are rejected now; older versions accepted them."""
     users = spec_of(tmp_path / "elsewhere").with_name("other", str(tmp_path))
     lay_down(users, None)
     (tmp_path / "elsewhere/other").rename(tmp_path / "run.g2")

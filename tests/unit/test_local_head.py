@@ -66,7 +66,7 @@ def test_the_next_attempt_begins_at_once_where_the_embedded_head_of_another_cont
 ) -> None:
     told, attempt = resumed(tmp_path, identity(left), Limits(heartbeat_ttl_s=0.2))
     assert attempt == 2
-    assert "submit the next attempt: attempt 1 was lost: the cluster that ran it is gone" in told
+    assert "submitting attempt 2: attempt 1 was lost: the cluster that ran it is gone" in told
     assert any(f"the keeper of the {identity(left)} is dead" in text for text in told)
 
 
@@ -81,8 +81,8 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
     monkeypatch.setattr(observer, "EMBEDDED_WAIT_S", 0.6)
     told, attempt = resumed(tmp_path, before, Limits(heartbeat_ttl_s=0.2, unreachable_timeout_s=given))
     assert attempt == 2
-    waits = f"only elsewhere can ask it, so the next attempt begins when the heartbeat was silent for {given or 0.6:g} s"
-    assert any(text.startswith("wait: ") and waits in text for text in told)
+    waits = f"only elsewhere can query it, so the next attempt starts after {given or 0.6:g} s of silent heartbeat"
+    assert any(text.startswith("waiting: ") and waits in text for text in told)
 
 
 def test_a_cluster_by_address_that_this_call_cannot_ask_is_waited_for_without_an_end(

@@ -1,4 +1,4 @@
-"""What a look sees of a run that changes while it is looked at: real HTTP, real run directories, played jobs."""
+"""What a look sees of a run that changes during the look: real HTTP, real run directories, simulated jobs."""
 
 import asyncio
 from pathlib import Path
@@ -18,10 +18,10 @@ from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.unit.fake_steps import spec_at
 
 
-def test_a_heartbeat_is_not_silent_because_asking_the_cluster_took_long(
+def test_a_heartbeat_is_not_silent_because_querying_the_cluster_took_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The API takes longer to fail than the heartbeat may be still; meanwhile the driver beats."""
+    """The API takes longer to fail than the heartbeat may be silent; meanwhile the driver's heartbeat moves."""
     spec = spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.8, unreachable_timeout_s=0.1))
 
     async def slow(self: FakeCluster, request: web.Request) -> web.Response:
@@ -50,7 +50,7 @@ async def observed(observer: Observer) -> Look:
 
 
 def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: Path) -> None:
-    """Storage is read before the cluster is asked: what the job wrote in between must not start it again."""
+    """Storage is read before the cluster is queried: what the job wrote in between must not restart it."""
 
     class EndsWhenAsked(FakeCluster):
         asked = 0
@@ -69,10 +69,10 @@ def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: 
 
 
 @pytest.mark.parametrize("read", ["attempts", "has_result", "receipt"])
-def test_a_job_that_ends_between_two_readings_of_a_look_is_not_lost(
+def test_a_job_that_ends_between_two_reads_of_a_look_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: str
 ) -> None:
-    """The result is written before the end; whoever sees the end has to see the result."""
+    """The result is written before the end, so a look that sees the end must see the result."""
     has_result, then = RunDir.has_result, getattr(RunDir, read)
     calls: list[str] = []
 
@@ -99,7 +99,7 @@ def test_a_job_that_ends_between_two_readings_of_a_look_is_not_lost(
     assert "the job's end" in calls
 
 
-def test_a_look_at_a_run_in_which_nothing_is_new_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_at_an_unchanged_run_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     with FakeCluster(plays=["hang"]) as cluster:
         rundir = run_sync(prepare(spec_at(tmp_path), cluster))
@@ -117,7 +117,7 @@ def test_a_look_at_a_run_in_which_nothing_is_new_reads_no_file(tmp_path: Path, m
 
         found = run_sync(looks())
         run_sync(observer.close())
-    assert asked == ["versions attempts", "is_file result.json"], "also where the heartbeat moved"
+    assert asked == ["versions attempts", "is_file result.json"], "even if the heartbeat moved"
     assert [look.receipt for look in found] == [rundir.receipt(1)] * 3
 
 
@@ -132,7 +132,7 @@ def counting(monkeypatch: pytest.MonkeyPatch, name: str, asked: list[str]) -> No
 
 
 def test_a_driver_of_an_earlier_version_is_not_silent(tmp_path: Path) -> None:
-    """It beats in a folder of its own."""
+    """It writes its heartbeat in a different folder."""
     with FakeCluster(plays=["hang"]) as cluster:
         rundir = run_sync(prepare(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.3)), cluster))
         run_sync(Supervisor(rundir, cluster).submit())

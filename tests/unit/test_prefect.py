@@ -91,7 +91,7 @@ def test_a_name_of_the_users_own_stays(inside: Any) -> None:
 
 def test_outside_a_flow_run_the_name_has_to_be_given(inside: Any) -> None:
     inside(None)
-    with pytest.raises(SpecError, match=r"run_config\.name: missing; outside a flow run it has to be given"):
+    with pytest.raises(SpecError, match=r"run_config\.name: missing; required outside a flow run"):
         name(training())
 
 
@@ -188,7 +188,7 @@ def test_newer_code_has_the_same_name_so_that_the_job_which_lives_is_found() -> 
 @pytest.mark.usefixtures("no_claims")
 def test_two_steps_that_differ_in_their_code_alone_need_a_key_each() -> None:
     identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call("train-0"))
-    with pytest.raises(SpecError, match=r"run_config\.name: got .* expected a key of its own for each"):
+    with pytest.raises(SpecError, match=r"run_config\.name: got .* expected a unique key for each"):
         identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("train-1"))
 
 

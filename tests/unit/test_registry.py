@@ -72,7 +72,7 @@ def test_rollbacks_go_further_and_further_back(storage: Path, options: dict[str,
         promote(trained(storage, name), "digits", **options)
     assert rollback("digits", **options).version == 2
     assert rollback("digits", **options).version == 1
-    with pytest.raises(SpecError, match="alias: got 'champion' of 'digits', before which there was nothing"):
+    with pytest.raises(SpecError, match="alias: got 'champion' of 'digits', which has no previous version"):
         rollback("digits", **options)
     assert promote(trained(storage, "four"), "digits", **options).version == 4
     assert rollback("digits", **options).version == 1

@@ -47,7 +47,7 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     assert f"| checkpoint | `{rundir.uri}/c1` |" in page
     assert "| from first to last report | 2 min |" in page
     assert "](data:image/png;base64,iVBOR" in page
-    assert "no end is recorded" in report.markdown_report(rundir, None, History())
+    assert "no end recorded" in report.markdown_report(rundir, None, History())
 
 
 def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(t
     )
     page = report.markdown_report(rundir, judged, History())
     assert "![confusion matrix](data:image/png;base64,iVBORw==)" in page
-    assert "Not good enough:\n- f1: 0.5 &lt; min 0.9" in page
+    assert "Not passed:\n- f1: 0.5 &lt; min 0.9" in page
     found = TuneResult(
         run=run,
         best=TrainResult(run=run),

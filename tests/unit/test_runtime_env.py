@@ -91,4 +91,4 @@ def test_a_cluster_that_takes_no_upload_for_a_while_is_waited_for(tmp_path: Path
     with Slow() as cluster:
         result = run(spec_at(tmp_path, runtime_env={"working_dir": str(tmp_path / "code")}), cluster, told.append)
     assert result.run.attempt == 1
-    assert sum("attempt 1 waits for its upload" in event.text for event in told) == 2
+    assert sum("attempt 1 is waiting for its upload" in event.text for event in told) == 2

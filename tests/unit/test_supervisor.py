@@ -1,4 +1,4 @@
-"""The loop around `decide`, against the fake cluster: real HTTP, real run directories, played jobs."""
+"""The loop around `decide`, against the fake cluster: real HTTP, real run directories, simulated jobs."""
 
 import asyncio
 import signal
@@ -36,14 +36,14 @@ def test_a_step_runs_and_its_result_is_returned(tmp_path: Path) -> None:
     assert list(cluster.jobs.values()) == ["SUCCEEDED"]
 
 
-def test_the_same_call_after_success_starts_no_job_and_asks_no_cluster(tmp_path: Path) -> None:
+def test_the_same_call_after_success_starts_no_job_and_queries_no_cluster(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
         first = run(spec_at(tmp_path), cluster)
     assert run(spec_at(tmp_path), RayCluster("http://127.0.0.1:9")) == first
     assert cluster.submits == 1
 
 
-def test_another_spec_under_the_name_is_refused_without_a_job(tmp_path: Path) -> None:
+def test_a_different_spec_under_the_same_name_is_rejected_without_a_job(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster)
         with pytest.raises(SpecChangedError, match=r"train_loop_config\.lr"):
@@ -65,17 +65,17 @@ def test_attempts_are_bounded(tmp_path: Path) -> None:
     assert len(cluster.jobs) == 2
 
 
-def test_a_user_error_is_raised_with_its_traceback_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_user_error_is_raised_with_its_traceback_and_not_retried(tmp_path: Path) -> None:
     with FakeCluster(plays=["user_error", "succeed"]) as cluster:
         with pytest.raises(UserCodeError) as caught:
             run(spec_at(tmp_path), cluster)
         assert "Traceback" in caught.value.details
         assert len(cluster.jobs) == 1
-        assert run(spec_at(tmp_path), cluster).run.attempt == 2, "a retry by the engine goes on with the same run"
+        assert run(spec_at(tmp_path), cluster).run.attempt == 2, "a retry by the engine continues the same run"
 
 
 def test_a_second_orchestrator_attaches_to_the_live_job(tmp_path: Path) -> None:
-    """Twenty pairs that call at the same moment: one job each."""
+    """Twenty pairs of concurrent calls: one job per pair."""
     for number in range(20):
         spec = spec_at(tmp_path / str(number))
         with FakeCluster() as cluster:
@@ -97,7 +97,7 @@ def test_a_second_orchestrator_attaches_to_the_live_job(tmp_path: Path) -> None:
         assert results[0] == results[1]
 
 
-def test_a_receipt_whose_writer_died_before_the_submit_becomes_that_very_job(tmp_path: Path) -> None:
+def test_a_receipt_whose_writer_died_before_the_submit_is_submitted_by_the_next_call(tmp_path: Path) -> None:
     spec = spec_at(tmp_path)
     with FakeCluster() as cluster:
         rundir = run_sync(prepare(spec, cluster))
@@ -108,7 +108,7 @@ def test_a_receipt_whose_writer_died_before_the_submit_becomes_that_very_job(tmp
 
 
 def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plugin_core.supervisor.ending.LEAVE_S", 1.0)  # it never comes back for the end of the log
+    monkeypatch.setattr("plugin_core.supervisor.ending.LEAVE_S", 1.0)  # the API never comes back for the end of the log
     spec = spec_at(tmp_path)
     events: list[Event] = []
     with FakeCluster(plays=["hang"]) as cluster:
@@ -118,7 +118,7 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pyte
 
         def listen(event: Event) -> None:
             events.append(event)
-            if "cannot be asked" in event.text:  # meanwhile the job finishes; its API is still away
+            if "cannot be queried" in event.text:  # meanwhile the job finishes; the API is still down
                 receipt = rundir.receipt(1)
                 assert receipt is not None
                 cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
@@ -129,8 +129,8 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pyte
     assert "the end of the log" in events[-1].text
 
 
-def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: Path) -> None:
-    """Rotated while the step runs: the job is waited for; a call that never had a good token is told so at once."""
+def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> None:
+    """Rotated while the step runs: the call waits for the job. A call that never had a valid token fails at once."""
     spec = spec_at(tmp_path)
     with FakeCluster(plays=["hang"], token="old") as cluster:
         ours = RayCluster(cluster.address, "old")
@@ -139,7 +139,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
 
         def listen(event: Event) -> None:
             events.append(event)
-            if event.text == "wait: the job is running":
+            if event.text == "waiting: the job is running":
                 cluster.token = "new"
             if "answers 401" in event.text:
                 cluster.token = "old"
@@ -148,7 +148,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
                 cluster.jobs[receipt.submission_id] = cluster._play("succeed", rundir, 1)
 
         assert run(spec, ours, listen).run.attempt == 1
-        assert any("its cluster cannot be asked (token: " in event.text for event in events)
+        assert any("its cluster cannot be queried (token: " in event.text for event in events)
         assert cluster.submits == 1
         (tmp_path / "run/.step/result.json").unlink()
         with pytest.raises(ClusterRefusedError, match="answers 401"):
@@ -156,7 +156,7 @@ def test_a_token_that_is_refused_only_now_says_nothing_about_the_job(tmp_path: P
 
 
 @pytest.mark.parametrize(("status", "error"), [(400, SpecError), (500, InfrastructureError)])
-def test_a_cluster_that_takes_no_job_is_not_asked_for_ever(
+def test_submitting_to_a_cluster_that_accepts_no_job_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
 ) -> None:
     monkeypatch.setattr("plugin_core.supervisor.supervisor.POLL_FIRST_S", 0.01)
@@ -169,7 +169,7 @@ def test_a_cluster_that_takes_no_job_is_not_asked_for_ever(
         run(spec_at(tmp_path), cluster)
 
 
-def test_cancel_stops_the_job_is_idempotent_and_the_run_says_so(tmp_path: Path) -> None:
+def test_cancel_stops_the_job_is_idempotent_and_is_recorded(tmp_path: Path) -> None:
     spec = spec_at(tmp_path)
     with FakeCluster(plays=["hang"]) as cluster:
         rundir = run_sync(prepare(spec, cluster))
@@ -193,14 +193,14 @@ async def acquired(spec: TrainSpec, cluster: FakeCluster) -> str:
     return await acancel(RunDir.of(spec), cluster)
 
 
-def test_a_step_over_its_time_is_stopped(tmp_path: Path) -> None:
+def test_a_step_over_its_time_limit_is_stopped(tmp_path: Path) -> None:
     limits = Limits(timeout_s=0.5, heartbeat_ttl_s=0.2)
     with FakeCluster(plays=["hang"]) as cluster, pytest.raises(StepTimeoutError, match=r"limits\.timeout_s \(0\.5 s\)"):
         run(spec_at(tmp_path, limits=limits), cluster)
     assert list(cluster.jobs.values()) == ["STOPPED"]
 
 
-def test_run_works_where_an_event_loop_runs_already(tmp_path: Path) -> None:
+def test_run_works_inside_a_running_event_loop(tmp_path: Path) -> None:
     async def flow(cluster: FakeCluster) -> int:
         return run(spec_at(tmp_path), cluster).run.attempt
 
@@ -208,7 +208,7 @@ def test_run_works_where_an_event_loop_runs_already(tmp_path: Path) -> None:
         assert asyncio.run(flow(cluster)) == 1
 
 
-def test_an_interrupt_reaches_a_run_that_was_called_where_an_event_loop_runs() -> None:
+def test_an_interrupt_reaches_a_run_called_inside_a_running_event_loop() -> None:
     told: list[str] = []
 
     async def endless() -> None:
@@ -243,18 +243,18 @@ class TestRefusedBeforeAnythingIsSubmitted:
         words = r"cluster: got http://127\.0\.0\.1:9, which cannot be reached"
         self.refused(RayCluster("http://127.0.0.1:9"), spec_at(tmp_path), ClusterUnreachableError, words)
 
-    def test_a_cluster_that_refuses_the_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cluster_that_rejects_the_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
         with FakeCluster(token="right") as cluster:
             for token, said in ((None, "no token"), ("wrong", "the token given")):
                 words = rf"token: http://.* answers 401 to {said}; expected the cluster's Ray auth token"
                 self.refused(RayCluster(cluster.address, token), spec_at(tmp_path), ClusterRefusedError, words)
 
-    def test_a_server_that_speaks_no_jobs_api(self, tmp_path: Path, other_server: str) -> None:
+    def test_a_server_without_the_jobs_api(self, tmp_path: Path, other_server: str) -> None:
         words = "which speaks no Ray Jobs API; expected the URL of a Ray dashboard"
         self.refused(RayCluster(other_server), spec_at(tmp_path), ClusterRefusedError, words)
 
-    def test_an_address_that_is_no_url(self) -> None:
+    def test_an_address_that_is_not_a_url(self) -> None:
         with pytest.raises(SpecError, match="address: got 'localhost:8265'; expected a URL"):
             RayCluster("localhost:8265")
 
@@ -266,7 +266,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
             gpus = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=1, use_gpu=True))
             self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; expected up to 0 GPU")
 
-    def test_a_step_with_datasets_that_leaves_ray_data_no_cpu(self, tmp_path: Path) -> None:
+    def test_a_step_with_datasets_that_leaves_no_cpu_for_ray_data(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("a\n1\n")
         datasets = {"train": str(tmp_path / "x.csv")}
         spec = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=4), datasets=datasets)
@@ -279,10 +279,10 @@ class TestRefusedBeforeAnythingIsSubmitted:
 
     def test_a_missing_dataset_file(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "none.parquet")})
-        words = r"datasets\.train\.path: got '.*none\.parquet', where there is nothing"
+        words = r"datasets\.train\.path: got '.*none\.parquet', which does not exist"
         self.refused(LocalCluster(), spec, SpecError, words)
 
-    def test_a_dataset_that_is_not_its_format(self, tmp_path: Path) -> None:
+    def test_a_dataset_that_does_not_match_its_format(self, tmp_path: Path) -> None:
         (tmp_path / "x.parquet").write_text("no parquet")
         datasets = {"train": {"path": str(tmp_path / "x.parquet"), "columns": ["a"]}}
         self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "which is no readable parquet")
@@ -291,7 +291,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
         (tmp_path / "x.csv").write_text("a,b\n1,2\n")
         fields = {"framework": "xgboost", "params": {}, "label_column": "y", "train_loop_per_worker": None}
         spec = spec_at(tmp_path, datasets={"train": str(tmp_path / "x.csv")}, **fields)
-        self.refused(LocalCluster(), spec, SpecError, "label_column: got 'y', which .*x.csv has not; expected a, b")
+        self.refused(LocalCluster(), spec, SpecError, "label_column: got 'y', not found in .*x.csv; expected one of a, b")
 
     def test_a_function_that_cannot_be_imported(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, train_loop_per_worker="nowhere.at_all:loop")
@@ -321,8 +321,8 @@ def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None
         assert rundir.intent().cancel_through == 1
 
 
-def test_after_a_cancel_of_its_attempt_a_call_goes_on_only_if_its_engine_still_wants_the_run(tmp_path: Path) -> None:
-    """A server of the engine cancels the attempt of a task that it ended; who follows the run hears of it only later."""
+def test_after_its_attempt_is_cancelled_a_call_continues_only_if_the_engine_still_wants_the_run(tmp_path: Path) -> None:
+    """The engine's server cancels the attempt of a task that it ended; the process that follows the run learns it later."""
     answers, asked, jobs_at = iter([False, False, True]), [], []
 
     async def wanted() -> bool:

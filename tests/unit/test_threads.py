@@ -85,7 +85,7 @@ def test_a_run_whose_storage_hangs_says_so_and_goes_on_when_it_answers(
         said.append(event.text)
         if "hangs" in event.text:
             hanging.release()
-        if event.text == "wait: the job is running":
+        if event.text == "waiting: the job is running":
             goes_on.set()
 
     with FakeCluster(plays=["hang"]) as cluster:
@@ -103,7 +103,7 @@ def test_a_run_whose_storage_hangs_says_so_and_goes_on_when_it_answers(
             await asyncio.gather(running, return_exceptions=True)
 
         asyncio.run(asyncio.wait_for(until_it_goes_on(), 30))
-    assert said[0] == f"wait: {tmp_path} hangs: a call got no answer for 0 s"
+    assert said[0] == f"waiting: {tmp_path} hangs: a call got no answer for 0 s"
 
 
 def test_a_call_without_an_answer_is_abandoned_with_a_storage_error(tmp_path: Path, hanging: Hanging) -> None:

@@ -171,7 +171,7 @@ def test_a_tracker_that_stays_away_is_a_warning_and_holds_nothing_up(rundir: Run
     assert feeds.worker_environment == ({}, {})
     feeds.end("finished", timeout_s=0.5)
     (warning,) = feeds.warnings
-    assert warning.startswith("tracking.mlflow: does not have all that was reported (nobody is there)")
+    assert warning.startswith("tracking.mlflow: some reports are missing (nobody is there)")
 
 
 def test_a_tracker_that_takes_long_over_much_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_required_tracker_that_is_away_fails_the_step(rundir: RunDir) -> None:
     feeds, backend = feed(rundir, MLflow(required=True))
     backend.away = True
     with pytest.raises(
-        InfrastructureError, match=r"tracking.mlflow: cannot be reached \(nobody is there\), and is required"
+        InfrastructureError, match=r"tracking.mlflow: cannot be reached \(nobody is there\), but is required"
     ):
         feeds.begin()
 

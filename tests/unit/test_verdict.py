@@ -1,4 +1,4 @@
-"""Good enough or not: bounds, comparisons, and metrics that there are not."""
+"""The verdict on an evaluation: bounds, comparisons, and missing metrics."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ def spec(**fields: Any) -> EvaluateSpec:
         (0.9, {"max": 0.9}, None),
         (0.89, {"min": 0.9}, "0.89 < min 0.9 (by 0.01)"),
         (5, {"max": 3}, "5 > max 3 (by 2)"),
-        (None, {"min": 0}, "None is no number"),
-        ("good", {"min": 0}, "'good' is no number"),
-        (True, {"min": 0}, "True is no number"),
+        (None, {"min": 0}, "None is not a number"),
+        ("good", {"min": 0}, "'good' is not a number"),
+        (True, {"min": 0}, "True is not a number"),
     ],
 )
-def test_a_bound_is_inclusive_and_says_by_how_much_it_is_broken(
+def test_a_bound_is_inclusive_and_reports_by_how_much_it_is_broken(
     value: Any, bound: dict[str, float], failed: str | None
 ) -> None:
     found = verdict(spec(thresholds={"m": bound}), {"m": value}, None)
@@ -37,11 +37,11 @@ def test_a_bound_is_inclusive_and_says_by_how_much_it_is_broken(
     [
         (0.9, 0.9, {"mode": "max"}, None),
         (0.89, 0.9, {"mode": "max", "tolerance": 0.02}, None),
-        (0.87, 0.9, {"mode": "max", "tolerance": 0.02}, "0.87 < 0.9 of the other (by 0.03 worse; tolerance 0.02)"),
-        (0.905, 0.9, {"mode": "max", "tolerance": -0.01}, "0.905 > 0.9 of the other (by 0.005 better; tolerance -0.01)"),
+        (0.87, 0.9, {"mode": "max", "tolerance": 0.02}, "0.87 < the other's 0.9 (by 0.03 worse; tolerance 0.02)"),
+        (0.905, 0.9, {"mode": "max", "tolerance": -0.01}, "0.905 > the other's 0.9 (by 0.005 better; tolerance -0.01)"),
         (2.0, 3.0, {"mode": "min"}, None),
-        (3.5, 3.0, {"mode": "min"}, "3.5 > 3 of the other (by 0.5 worse; tolerance 0)"),
-        (None, 0.5, {"mode": "max"}, "None is no number"),
+        (3.5, 3.0, {"mode": "min"}, "3.5 > the other's 3 (by 0.5 worse; tolerance 0)"),
+        (None, 0.5, {"mode": "max"}, "None is not a number"),
         (0.5, None, {"mode": "max"}, None),
     ],
 )
@@ -59,11 +59,11 @@ def test_the_direction_of_a_built_in_metric_is_known() -> None:
     assert set(verdict(judged, worse, better)) == {"accuracy", "log_loss"}
 
 
-def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
+def test_a_failed_threshold_and_a_failed_comparison_are_both_reported() -> None:
     judged = spec(thresholds={"accuracy": {"min": 0.95}}, must_beat=["accuracy"], compare_to="/champion")
     failed = verdict(judged, {"accuracy": 0.9}, {"accuracy": 0.92})["accuracy"]
     assert "min 0.95" in failed
-    assert "of the other" in failed
+    assert "the other's" in failed
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
         (
             {"thresholds": {"acuracy": {"min": 0.9}}},
             None,
-            "thresholds: got 'acuracy', which the evaluation does not return; expected accuracy, rows"
+            "thresholds: got 'acuracy', which the evaluation does not return; expected one of accuracy, rows"
             " (did you mean accuracy?)",
         ),
         (
@@ -83,7 +83,7 @@ def test_a_threshold_and_a_comparison_that_fail_are_both_told() -> None:
         ({"must_beat": ["accuracy"], "compare_to": "/c"}, {"rows": 1}, "compare_to: got 'accuracy', which the"),
     ],
 )
-def test_a_metric_that_there_is_not_is_named_with_the_close_one(
+def test_an_unknown_metric_is_reported_with_the_closest_match(
     fields: dict[str, Any], other: dict[str, Any] | None, words: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
@@ -111,7 +111,7 @@ def test_a_metric_that_there_is_not_is_named_with_the_close_one(
         ({"thresholds": {"accuracy": {"minn": 1}}}, "did you mean min?"),
     ],
 )
-def test_an_evaluation_that_cannot_be_is_refused_when_it_is_made(fields: dict[str, Any], words: str) -> None:
+def test_an_invalid_evaluation_spec_is_rejected_at_construction(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError) as caught:
         EvaluateSpec(**{"checkpoint": "/x", "evaluate": "a:b", **fields})
     assert words in caught.value.message

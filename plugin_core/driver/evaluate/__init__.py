@@ -1,1 +1,1 @@
-"""The evaluation step: predictions, metrics, plots, and whether they are good enough."""
+"""The evaluation step: predictions, metrics, plots, and the pass/fail verdict."""

@@ -1,4 +1,4 @@
-"""A confusion matrix, or the residuals, as PNG."""
+"""Plots the confusion matrix or the residuals as PNG."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 from plugin_core.driver.evaluate.tallies import Both, ClassificationTally, RegressionTally
 
-#: A matrix of more classes shows no numbers in its cells.
+#: Most classes for which the matrix shows numbers in its cells.
 NUMBERED_CLASSES = 20
-#: A matrix of more classes is not drawn.
+#: Most classes for which a matrix is drawn.
 DRAWN_CLASSES = 200
 
 
 def plots(tally: Both) -> dict[str, bytes]:
-    """The plots of a tally, by name; none without matplotlib."""
+    """Plot a tally; returns PNGs by name, none without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -1,4 +1,4 @@
-"""A user's predictor as an actor pool runs it: built once an actor, after the checkpoint's own preprocessor."""
+"""Runs a user's predictor in an actor pool: built once per actor, applied after the checkpoint's preprocessor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Predict:
-    """`predictor(checkpoint, **config)` is built once; then it maps batches, each transformed by the preprocessor that
-    stands with the checkpoint. A plain function is called as it is."""
+    """Builds `predictor(checkpoint, **config)` once, then maps batches, each first transformed by the preprocessor stored
+    with the checkpoint. A plain function is called directly."""
 
     def __init__(self, predictor: Callable[..., Any], checkpoint: CheckpointRef, config: dict[str, Any], same_rows: bool):
         found = checkpoint.to_ray()
@@ -34,7 +34,7 @@ class Predict:
             raise UserCodeError(f"predictor: returned {type(result).__name__}; expected a dict of arrays")
         if self._same_rows and count(result) != count(batch):
             raise UserCodeError(
-                f"predictor: returned {count(result)} rows for {count(batch)}; expected one row for each (preserve_rows)"
+                f"predictor: returned {count(result)} rows for {count(batch)}; expected one per input row (preserve_rows)"
             )
         return result
 
@@ -43,7 +43,7 @@ class Predict:
             return batch
         from ray.data.block import BlockAccessor
 
-        # a preprocessor answers in the form that it likes best: arrow, pandas or numpy
+        # a preprocessor returns the batch format it prefers: arrow, pandas or numpy
         block = BlockAccessor.batch_to_block(self._preprocessor.transform_batch(batch))
         transformed: dict[str, Any] = BlockAccessor.for_block(block).to_batch_format("numpy")
         return transformed
@@ -55,9 +55,9 @@ def count(batch: dict[str, Any]) -> int:
 
 @contextmanager
 def pool(spec: Evaluation | BatchInferSpec) -> Iterator[dict[str, Any]]:
-    """The options of `Dataset.map_batches` for a pool of these actors, within which the dataset has to be consumed.
+    """Yield the options of `Dataset.map_batches` for a pool of these actors; consume the dataset within the context.
 
-    Raises StepTimeoutError when the actors' resources do not come within `limits.scheduling_timeout_s`.
+    Raises StepTimeoutError if the actors get no resources within `limits.scheduling_timeout_s`.
     """
     import ray.data
     from ray.data import ActorPoolStrategy

@@ -1,4 +1,4 @@
-"""Evaluate: a checkpoint on a dataset → metrics, judged by thresholds and against another checkpoint."""
+"""Evaluate: computes a checkpoint's metrics on a dataset; checks them against thresholds and another checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plugin_core.specs.results import CheckpointRef, EvaluationRef, EvaluationRe
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: A column by which metrics are told apart may have so many values.
+#: Most values of a column that metrics are sliced by.
 SLICES = 1000
 #: A slice: column and value; ("", "") stands for all rows.
 Slice = tuple[str, str]
@@ -70,7 +70,7 @@ _Evaluated = tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]], dict[st
 def _compared_metrics(
     context: StepContext, spec: EvaluateSpec, evaluate: Callable[..., _Evaluated], fingerprint: str | None
 ) -> dict[str, Any] | None:
-    """The metrics to compare to: those of the other checkpoint on the same data, or those of an earlier evaluation."""
+    """Return the metrics to compare to: the other checkpoint's on the same data, or those of an earlier evaluation."""
     other = spec.compare_to
     if isinstance(other, CheckpointRef):
         context.set_phase("evaluating the other")
@@ -78,10 +78,10 @@ def _compared_metrics(
     if not isinstance(other, EvaluationRef):
         return None
     if None not in (other.dataset, fingerprint) and other.dataset != fingerprint:
-        logger.warning("compare_to: %s was evaluated on other data; its checkpoint can be compared on these", other.uri)
+        logger.warning("compare_to: %s was evaluated on different data; compare to its checkpoint instead", other.uri)
     if all(name in other.metrics for name in spec.must_beat):
         return other.metrics
-    whole = RunDir.at(other.uri).result()  # a reference leaves out what does not fit
+    whole = RunDir.at(other.uri).result()  # a reference omits what does not fit
     return whole.metrics if whole is not None else other.metrics
 
 
@@ -94,7 +94,7 @@ def _by_function(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoin
     def evaluate() -> Any:
         return json_safe(call_with(function, found, dataset, config))
 
-    # a task of its own, so that it runs where its CPUs and GPUs are; the driver has none
+    # a separate Ray task, so that it runs where its CPUs and GPUs are; the driver has none
     with reserved({"CPU": spec.num_cpus, "GPU": spec.num_gpus}, spec.limits.scheduling_timeout_s) as strategy:
         task = ray.remote(num_cpus=spec.num_cpus, num_gpus=spec.num_gpus, scheduling_strategy=strategy)(evaluate)
         metrics = ray.get(task.remote())
@@ -116,7 +116,7 @@ def _by_predictor(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoi
                 else:
                     tallies[key] = tally
     if ALL not in tallies:
-        raise SpecError("dataset: got one without a row; expected one with at least one")
+        raise SpecError("dataset: got no rows; expected at least one")
     _check_slices(tallies)
     slices: dict[str, dict[str, dict[str, Any]]] = {}
     for (column, value), tally in sorted(tallies.items()):
@@ -144,11 +144,11 @@ def _check_slices(tallies: dict[Slice, Both]) -> None:
     for column in {column for column, _ in tallies if column}:
         values = sum(name == column for name, _ in tallies)
         if values > SLICES:
-            raise SpecError(f"slices: got {column!r}, which has {values} values; expected up to {SLICES}")
+            raise SpecError(f"slices: got {column!r} with {values} values; expected at most {SLICES}")
 
 
 class PredictAndTally:
-    """An actor that predicts a batch and hands on what is to be counted of it."""
+    """An actor that predicts a batch and returns its tallies."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class PredictAndTally:
         parts: dict[Slice, Any] = {ALL: everything}
         for column in self._columns["slices"]:
             if column not in batch:
-                raise SpecError(f"slices: got {column!r}, which the dataset has not; expected {', '.join(batch)}")
+                raise SpecError(f"slices: got {column!r}, not found in the dataset; expected one of {', '.join(batch)}")
             values = np.asarray(batch[column]).astype(str)
             parts |= {(column, str(value)): values == value for value in np.unique(values)}
         tallies = {}
@@ -187,8 +187,8 @@ class PredictAndTally:
 
         name = self._columns[role]
         if name not in batch:
-            whose = "the dataset has not" if role == "label" else "the predictor does not return"
-            raise SpecError(f"{role}_column: got {name!r}, which {whose}; expected {', '.join(batch)}")
+            where = "in the dataset" if role == "label" else "in the predictor's output"
+            raise SpecError(f"{role}_column: got {name!r}, not found {where}; expected one of {', '.join(batch)}")
         values = batch[name]
         nested = len(values) > 0 and isinstance(values[0], (list, np.ndarray))
         return np.stack(list(values)) if nested else np.asarray(values)

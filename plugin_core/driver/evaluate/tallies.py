@@ -1,5 +1,5 @@
-"""What is counted of labels and predictions, batch by batch and anywhere, so that the sum of all counts gives the very
-metrics that one pass over all rows gives: never a mean of means."""
+"""Mergeable tallies of labels and predictions, updated per batch on any worker. Merged, they give exactly the metrics of
+one pass over all rows, never a mean of means."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from plugin_core.specs import EvaluateSpec
 
-#: Points of a residual plot, at the most: those with the lowest of random numbers, which is an even sample of all.
+#: Most points of a residual plot: those with the lowest random numbers, a uniform sample of all rows.
 PLOT_POINTS = 5000
 
 
 class Tally(Protocol):
-    """Counts of some rows. `predictions`, `labels`: one value a row; `scores`: one or a row of probabilities, or None."""
+    """Tally of some rows. `predictions`, `labels`: one value per row; `scores`: one or several probabilities per row, or
+    None."""
 
     def update(self, labels: np.ndarray, predictions: np.ndarray, scores: np.ndarray | None) -> None: ...
 
@@ -29,8 +30,8 @@ class Tally(Protocol):
 
 
 class ClassificationTally:
-    """How often each label was predicted as each, and the scores where there are any. The metrics are scikit-learn's, for
-    which a count is a weight; precision, recall and f1 are means over the classes ("macro")."""
+    """Confusion counts, and the scores if any. The metrics are scikit-learn's, with counts as sample weights; precision,
+    recall and f1 are macro averages."""
 
     def __init__(self) -> None:
         self.counts: Any = None
@@ -73,7 +74,7 @@ class ClassificationTally:
         }
 
     def _of_scores(self) -> dict[str, Any]:
-        """ROC-AUC and its kin need every row's score; a metric of one class alone is None."""
+        """Metrics like ROC-AUC need every row's score; with only one class they are None."""
         if not self.scores:
             return {}
         import numpy as np
@@ -99,8 +100,8 @@ class ClassificationTally:
 
 
 class RegressionTally:
-    """Sums of the errors, and mean and squared deviation of the labels, put together by the formula of Chan, Golub and
-    LeVeque (1979), which stays exact where labels are large and vary little."""
+    """Sums of the errors, and mean and squared deviation of the labels, merged by the formula of Chan, Golub and LeVeque
+    (1979), which is numerically stable when labels are large and vary little."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -148,7 +149,7 @@ class RegressionTally:
 
 
 class TorchMetricsTally:
-    """A `torchmetrics` collection; its states are what is put together. It gets the scores where there are any."""
+    """A `torchmetrics` collection, merged by its states. It gets the scores if there are any."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         from torchmetrics import MetricCollection
@@ -161,7 +162,7 @@ class TorchMetricsTally:
         import torch
 
         given = predictions if scores is None else scores
-        # one by one: a collection shares states between metrics after its first update, and a merge would count those twice
+        # one by one: after its first update a collection shares states between metrics, and a merge would count them twice
         for metric in self.collection.values(copy_state=False):
             metric.update(torch.as_tensor(given), torch.as_tensor(labels))
         self.rows += len(labels)
@@ -194,7 +195,7 @@ class Both:
 
 
 def tally_maker(spec: EvaluateSpec, torchmetrics: Callable[[], Any] | None) -> Callable[[], Both]:
-    """What makes an empty tally for the spec. Raises SpecError where a package is missing."""
+    """Return a factory of empty tallies for the spec. Raises SpecError if a package is missing."""
     if spec.task == "classification":
         require("task", spec.task, "sklearn", "evaluate")
     if torchmetrics is not None:

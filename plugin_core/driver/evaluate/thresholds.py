@@ -1,4 +1,4 @@
-"""Whether metrics are good enough: against bounds, and against those of another checkpoint. Pure."""
+"""Checks metrics against bounds and against another checkpoint's metrics. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def verdict(spec: EvaluateSpec, metrics: Mapping[str, Any], compared: Mapping[str, Any] | None) -> dict[str, str]:
-    """What is not good enough: for each such metric the values and by how much it failed. Empty: passed.
+    """Return the failed metrics: for each, the values and by how much it failed. Empty: passed.
 
-    Raises SpecError where a threshold or comparison names a metric that there is not.
+    Raises SpecError if a threshold or comparison names a metric that does not exist.
     """
     known(metrics, "thresholds", spec.thresholds)
     known(metrics, "must_beat", spec.must_beat)
@@ -32,9 +32,9 @@ def verdict(spec: EvaluateSpec, metrics: Mapping[str, Any], compared: Mapping[st
 
 
 def judge(value: Any, bound: Threshold) -> str:
-    """Why a metric breaks its threshold; empty when it does not. What is no number breaks it."""
+    """Return why a metric breaks its threshold; "" if it does not. A value that is not a number breaks it."""
     if not is_number(value):
-        return f"{value!r} is no number"
+        return f"{value!r} is not a number"
     if bound.min is not None and value < bound.min:
         return f"{value:g} < min {bound.min:g} (by {bound.min - value:.3g})"
     if bound.max is not None and value > bound.max:
@@ -43,9 +43,9 @@ def judge(value: Any, bound: Threshold) -> str:
 
 
 def compare(value: Any, other: Any, mode: str, comparison: Comparison) -> str:
-    """Why a metric does not beat the other; empty when it does. The other being no number, any number beats it."""
+    """Return why a metric does not beat the other; "" if it does. Any number beats a value that is not a number."""
     if not is_number(value):
-        return f"{value!r} is no number"
+        return f"{value!r} is not a number"
     if not is_number(other):
         return ""
     short = other - value if mode == "max" else value - other
@@ -53,15 +53,15 @@ def compare(value: Any, other: Any, mode: str, comparison: Comparison) -> str:
         return ""
     sign, word = ("<", "worse") if short > 0 else (">", "better")
     sign = sign if mode == "max" else {"<": ">", ">": "<"}[sign]
-    return f"{value:g} {sign} {other:g} of the other (by {abs(short):.3g} {word}; tolerance {comparison.tolerance:g})"
+    return f"{value:g} {sign} the other's {other:g} (by {abs(short):.3g} {word}; tolerance {comparison.tolerance:g})"
 
 
 def known(metrics: Mapping[str, Any], field: str, names: Iterable[str]) -> None:
-    """Raise SpecError where `names` holds one that the metrics do not."""
+    """Raise SpecError if one of `names` is not among the metrics."""
     for name in names:
         if name not in metrics:
             close = difflib.get_close_matches(name, metrics, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise SpecError(
-                f"{field}: got {name!r}, which the evaluation does not return; expected {', '.join(metrics)}{hint}"
+                f"{field}: got {name!r}, which the evaluation does not return; expected one of {', '.join(metrics)}{hint}"
             )

@@ -1,4 +1,4 @@
-"""What ends a training early, decided in Ray Train's controller: a fence, a user's error, resources that never come."""
+"""Ends a training early from Ray Train's controller: on a fence, a user's error, or resources that never become free."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plugin_core.ray_internals.controller import ControllerCallback, WorkerGroup
 from plugin_core.ray_internals.train_errors import UserExceptionWithTraceback
 from plugin_core.runs.fence import Fence
 
-#: Seconds between two looks at the fence; a controller whose driver is frozen stops by itself.
+#: Seconds between two checks of the fence, so that a controller stops by itself if its driver is frozen.
 FENCE_EVERY_S = 5.0
-#: Seconds that the exception of some workers waits for the errors of the others: a lost peer shows on the living first.
+#: Seconds to wait for more errors after some workers raised: a lost peer first shows as exceptions in its live peers.
 GRACE_S = 3.0
 _WAITING = frozenset({"initializing", "scheduling", "rescheduling", "restarting", "resizing"})
 
@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 
 class GuardCallback(ControllerCallback, WorkerGroupCallback):
-    """Raises in the controller's hooks, which ends the training with that error: Ray repeats what a worker raised
-    `max_failures` times, and asks for resources for ever."""
+    """Ends the training by raising in the controller's hooks. Ray alone would retry a worker's exception `max_failures`
+    times and wait for resources for ever."""
 
     def __init__(self, run_uri: str, attempt: int, scheduling_timeout_s: float | None):
         self._run_uri = run_uri
@@ -51,7 +51,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
                 logger.warning("%s", exc.message)
                 os._exit(exc.exit_code)
             except StorageError as exc:
-                logger.warning("%s; training goes on", exc.message)
+                logger.warning("%s; training continues", exc.message)
             time.sleep(FENCE_EVERY_S)
 
     # ---- errors of workers
@@ -63,7 +63,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
         self._worker_group = None
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Where only users' exceptions are seen, look again for a while: the loss of a peer shows late, and then wins."""
+        """If there are only user exceptions, poll on for a while: the loss of a peer shows late, and takes precedence."""
         statuses = worker_group_status.worker_statuses
         if self._polling_again or self._worker_group is None or not worker_group_status.errors:
             return
@@ -80,7 +80,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
 
     @staticmethod
     def _only_users_errors(statuses: dict[int, Any]) -> bool:
-        """Some ranks failed by an exception of the user's, and some of the others may be about to say more."""
+        """Whether some ranks failed with user exceptions while others are still running and may fail differently."""
         errors = [status.error for status in statuses.values() if status.error is not None]
         still = any(status.running and status.error is None for status in statuses.values())
         return still and all(isinstance(error, UserExceptionWithTraceback) for error in errors)
@@ -105,7 +105,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
         if decision is not None:
             self._wanted = f"{decision.num_workers} workers of {in_words(decision.resources_per_worker)} each"
         limit = self._scheduling_timeout_s
-        # "scheduling" is the start itself: it ends, or fails into "rescheduling" after its own timeout
+        # "scheduling" is the start itself: it succeeds, or turns into "rescheduling" after its own timeout
         if limit is None or state == "scheduling" or time.monotonic() - self._waiting_since < limit:
             return
         raise no_resources(limit, self._wanted)

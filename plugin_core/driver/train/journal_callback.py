@@ -1,4 +1,4 @@
-"""What we listen to on Ray Train's controller: the journal."""
+"""The Ray Train controller callback that writes the journal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
-    """Writes every report and every change of phase to the journal, in the controller's process.
+    """Writes every report and every phase change to the journal, in the controller's process.
 
-    Ray's public `UserCallback` sees the reports but neither the phases nor the end of the run, at which the last lines
-    must be flushed; so this builds on the controller's own callbacks. It never raises: an exception here would be a
+    Ray's public `UserCallback` sees the reports, but neither the phases nor the end of the run, when the last lines must
+    be flushed, so this uses the controller's internal callbacks. It never raises: an exception here would be a
     ControllerError, which ends the training. `then` gets each report's entry once it is on storage.
 
-    An entry's `metrics` are rank 0's; with `all_ranks` it has those of every rank, in order, as `ranks`. `report` counts
-    all reports; `index` counts them as if nothing had ever been killed: workers that start anew from a checkpoint go on
-    with the index after the checkpoint's, so what they report again has an index that was there before.
+    An entry's `metrics` are rank 0's; with `all_ranks` it also has every rank's, in order, as `ranks`. `report` counts all
+    reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
+    after the checkpoint's, so repeated reports repeat an index.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._run_uri = run_uri
         self._attempt = attempt
         self._reports = standing.reports
-        #: of the last report, and of the checkpoint from which workers would start
+        #: of the last report, and of the checkpoint that workers would restart from
         self._index = self._start = standing.index
         self._lost = list(standing.lost)
         self._then = then
@@ -85,4 +85,4 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
                 self._writer = JournalWriter(RunDir.at(self._run_uri), self._attempt)
             self._writer.append(entry)
         except Exception:
-            logger.exception("the journal misses an entry: %s", entry)
+            logger.exception("the journal is missing an entry: %s", entry)

@@ -14,8 +14,8 @@ from plugin_core.specs.functions import call_with
 
 
 def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> Any:
-    """What the function `preprocessor` of the spec returns, fitted on the dataset "train"; kept in the run directory, so
-    that each attempt transforms alike. Raises SpecError where it returns no preprocessor."""
+    """Return the preprocessor made by the spec's `preprocessor` function, fitted on the dataset "train". It is stored in
+    the run directory, so that all attempts use the same one. Raises SpecError if the function returns something else."""
     from ray.data.preprocessor import Preprocessor
 
     place = context.rundir.step.child("preprocessor.pkl")
@@ -26,7 +26,7 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
     if not isinstance(made, Preprocessor):
         raise SpecError(
             f"preprocessor: got a function that returns {type(made).__name__}; expected one that returns a"
-            " preprocessor of ray.data.preprocessors"
+            " preprocessor from ray.data.preprocessors"
         )
     fitted = made.fit(datasets["train"])
     place.write(cloudpickle.dumps(fitted))

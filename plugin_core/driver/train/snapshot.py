@@ -1,13 +1,12 @@
-"""Before an attempt: is Ray's index of the run's checkpoints readable and true? If not, it is made anew.
+"""Before an attempt: checks Ray's index of the run's checkpoints and rebuilds it if it is unreadable or wrong.
 
-Ray Train restores from `checkpoint_manager_snapshot.json` alone and refuses to start, for good, when it is torn, empty, of
-another Ray version or lists a directory that is gone (ray 2.60). The journal knows every checkpoint that was registered,
-which happens only when all workers have uploaded theirs; so what the journal or a readable snapshot names *and* lies on
-storage is complete, and a directory that neither of them names is never restored from.
+Ray Train restores only from `checkpoint_manager_snapshot.json`, and never starts again if that file is torn, empty, from
+another Ray version, or lists a missing directory (ray 2.60). The journal has every registered checkpoint, and a checkpoint
+is registered only once all workers have uploaded theirs. So a checkpoint that the journal or a readable snapshot names
+*and* that exists on storage is complete; a directory that neither names is never restored from.
 
-Runs keep thousands of checkpoints, and Ray restores from the newest only. So that one, and the best, which the result
-names, are checked by their manifests; of the others it is enough that they are there. Whoever reads one of those checks it
-then (see `checkpoint_copy`).
+Runs keep thousands of checkpoints, and Ray restores only the newest. That one, and the best one, which the result names,
+are checked by their manifests; the others only need to exist, and are checked when read (see `checkpoint_copy`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from plugin_core.storage.threads import parallel
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands before an attempt: `reports` so far, the `index` of the report (counted from 1; see
-    `journal_callback`) from whose checkpoint it goes on, and the journal's entries that a kill has `lost`."""
+    """A run's state before an attempt: the number of `reports` so far, the `index` (from 1; see `journal_callback`) of the
+    report whose checkpoint it resumes from, and the journal entries `lost` in a kill."""
 
     reports: int = 0
     index: int = 0
@@ -38,8 +37,8 @@ class Standing:
 
 
 def standing_of(rundir: RunDir, history: History) -> Standing:
-    """Told from journal and snapshot, the latter repaired. What came before a checkpoint's registration is always in the
-    journal (see `fenced_filesystem`), the registered checkpoint's own entry may be lost."""
+    """Derive the state from the journal and the repaired snapshot. The journal has everything from before a checkpoint's
+    registration (see `fenced_filesystem`), but may lack the registered checkpoint's own entry."""
     reports, last = history.reports, history.last_index
     index = {name: index_of(entry) for name, entry in history.checkpoints.items()}
     data = rundir.location.child(SNAPSHOT).read()
@@ -53,9 +52,9 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:
-    """Make Ray's snapshot true where it is not; returns one sentence on what was wrong and done, "" where nothing was.
+    """Repair Ray's snapshot if it is wrong; return one sentence on the problem and the repair, "" if there was none.
 
-    `history`: the run's, with the checkpoints that exist. Raises StorageError when storage cannot be read or written.
+    `history`: the run's, with the checkpoints that exist. Raises StorageError if storage cannot be read or written.
     """
     place = rundir.location.child(SNAPSHOT)
     data = place.read()
@@ -72,7 +71,7 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
         )
     if not problem:
         return ""
-    # in the journal's order; what only the snapshot knows came in the second before a kill, so it is the newest
+    # in the journal's order; a checkpoint only in the snapshot was registered just before a kill, so it is the newest
     known = {entry.name: entry for entry in [*journaled, *listed]}
     kept = usable(list(known.values()))
     if not kept and data is None:
@@ -87,7 +86,7 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
 
 
 class _Usable:
-    """Picks, of registered checkpoints in the order of their reports, those that a snapshot may list."""
+    """Selects, from registered checkpoints in report order, those that a snapshot may list."""
 
     def __init__(self, rundir: RunDir, config: CheckpointConfig, there: frozenset[str]):
         self._run = rundir.location
@@ -109,7 +108,7 @@ class _Usable:
 
 
 def _by_score(kept: list[snapshot.Registered], config: CheckpointConfig) -> list[int]:
-    """Their places in the order in which Ray keeps them: from worst to best, or as they were reported."""
+    """Return their indices in Ray's order: worst to best score, or as reported."""
     order = list(range(len(kept)))
     attribute = config.checkpoint_score_attribute
     if attribute is not None:

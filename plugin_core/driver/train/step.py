@@ -29,8 +29,8 @@ from plugin_core.storage.location import Location
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so it backs off
-#: with their number.
+#: Ray's default of 2.0 s makes every `report()` take 2 s (measured). One controller polls all workers, so the interval
+#: grows with their number.
 HEALTH_CHECK_S = 0.1
 HEALTH_CHECK_S_PER_WORKER = 0.005
 
@@ -99,9 +99,9 @@ def _set_ray_defaults(spec: TrainSpec) -> None:
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", f"{interval:g}")
     scheduling = spec.limits.scheduling_timeout_s
     if scheduling is not None:
-        # the controller asks for the workers' resources this long before it looks up (Ray's default is 60 s)
+        # seconds the controller blocks on a request for the workers' resources (Ray's default is 60 s)
         os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
-    # otherwise every line that a worker prints appears twice in the job's log
+    # otherwise every line printed by a worker appears twice in the job's log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
 
@@ -129,22 +129,22 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
 
 def _dataset_config(spec: TrainSpec) -> Any:
     if all(config.shard for config in spec.datasets.values()):
-        return None  # Ray's default: each worker a part of each
+        return None  # Ray's default: every dataset is split among the workers
     from ray.train import DataConfig
 
     return DataConfig(datasets_to_split=[name for name, config in spec.datasets.items() if config.shard])
 
 
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
-    """The spec's own, over the variables that its framework must have."""
+    """The spec's runtime_env, merged over the variables that its framework needs."""
     given = spec.run_config.worker_runtime_env or {}
     variables = takeover.worker_variables({**worker_environment(spec), **given.get("env_vars", {})})
     return {**given, "env_vars": variables} if variables else given or None
 
 
 def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
-    """The result of a training that was ended early, told from its journal: the last report, and of the checkpoints
-    that are still there the latest and the best."""
+    """Build the result of a training that was ended early from its journal: the last report, and the latest and best of
+    the checkpoints that still exist."""
     history = History.read(rundir)
     kept = list(history.checkpoints.values())
     config = spec.run_config.checkpoint_config
@@ -168,7 +168,7 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
 
 
 def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainResult:
-    """The result from Ray's, with the metrics of the very last report, which Ray forgets when it had no checkpoint."""
+    """Convert Ray's result; adds the metrics of the very last report, which Ray drops if it had no checkpoint."""
     config = context.spec.run_config.checkpoint_config
     history = History.read(context.rundir, config.checkpoint_score_attribute)
     best = None
@@ -187,13 +187,13 @@ def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainRes
 
 
 def _score_warnings(history: History) -> list[str]:
-    """What is wrong with the ranking of checkpoints: Ray ranks those without a score last, and says nothing."""
+    """Warnings about checkpoint ranking: Ray silently ranks checkpoints without a score last."""
     score, unranked, checkpointed = history.score, history.unranked, history.checkpointed
     if not unranked:
         return []
     field = "run_config.checkpoint_config.checkpoint_score_attribute"
     if unranked < checkpointed:
-        return [f"{field}: {unranked} of {checkpointed} checkpoints have no number as {score!r} and rank last"]
+        return [f"{field}: {unranked} of {checkpointed} checkpoints have no numeric {score!r} and rank last"]
     names = ", ".join(sorted(history.names)) or "none"
     return [f"{field}: got {score!r}, which no checkpoint's report has; expected one of {names}"]
 

@@ -1,4 +1,4 @@
-"""What runs around the user's train loop in every worker process."""
+"""Wraps the user's train loop in every worker process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What a worker needs to know of its run: `warm_start` is the URI of another run's checkpoint, `score_attribute` the
-    metric by which Ray ranks checkpoints, `world_of` the framework whose workers are to be one world, `preprocessor` what
-    goes with each checkpoint of rank 0, `artifact_bytes` the most that is kept of a worker's files, `environment` the
+    """What a worker needs to know about its run. `warm_start`: URI of another run's checkpoint; `score_attribute`: the
+    metric that Ray ranks checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`:
+    stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `environment`:
     variables of rank 0 and of the others."""
 
     run_uri: str
@@ -42,9 +42,9 @@ class WorkerOptions:
 
 
 def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
-    """The loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
-    checkpoint, `report()` returns when its checkpoint is one that the run would resume from, and the first one fails
-    where this worker trains alone."""
+    """Wrap the loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
+    checkpoint, `report()` returns only once the run would resume from its checkpoint, and the first report fails if this
+    worker trains alone."""
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
         check_world = _WorldCheck(options.world_of)
@@ -56,7 +56,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
             check_world()
             return returned
         except Exception as exc:
-            # Ray hands the exception on without its traceback
+            # Ray passes the exception on without its traceback
             setattr(exc, TRACEBACK, _users_traceback(exc))
             raise
         finally:
@@ -66,7 +66,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
 
 
 def _users_traceback(exc: Exception) -> str:
-    """The traceback without the frames of this package around the user's loop."""
+    """The traceback without this package's frames around the user's loop."""
     found = exc.__traceback__
     while found is not None and found.tb_next is not None and found.tb_frame.f_code.co_filename in _OWN_FILES:
         found = found.tb_next
@@ -74,7 +74,7 @@ def _users_traceback(exc: Exception) -> str:
 
 
 class _WorldCheck:
-    """Checks the world once: it is there from the first report on, or never."""
+    """Checks the world once: it exists by the first report, or never."""
 
     def __init__(self, framework: str | None):
         self._framework = framework
@@ -98,14 +98,14 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
 
     context = worker.worker_context()
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
-    # what a killed worker group of this attempt left half uploaded keeps its number
+    # numbers of partial uploads left by a killed worker group of this attempt are not reused
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
     skip = max(0, taken - context.report_call_index)
     artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
     artifacts.begin()
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
-        """Ray's own hook for changing what `ray.train.report` and `get_checkpoint` do in a worker."""
+        """Ray's hook for replacing `ray.train.report` and `get_checkpoint` in a worker."""
 
         def report(
             self,
@@ -116,8 +116,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
             **kwargs: Any,
         ) -> None:
             check_world()
-            # a replayed epoch must not write into the directory of its first run, which top-K may delete later; rank 0
-            # names the directory for all
+            # a replayed epoch must not reuse the directory of its first run, which top-K may delete later; rank 0 names
+            # the directory for all ranks
             number = worker.worker_context().report_call_index + 1 + skip
             name = f"{checkpoint_dir_name or 'checkpoint'}_a{options.attempt:03}_{number:06}"
             if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
@@ -132,8 +132,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
             if checkpoint is not None:
                 artifacts.keep()
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
-                # Ray returns before its controller has registered the checkpoint; a kill in between would cost a second
-                # interval. This waits for the controller's next poll.
+                # Ray's report returns before the controller has registered the checkpoint, and a kill in between would
+                # cost a second interval. Wait for the controller's next poll.
                 ray.train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)
 
         def get_checkpoint(self) -> Any:
@@ -147,7 +147,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
 
 
 def for_the_node(checkpoint: Any, run_uri: str) -> Any:
-    """A checkpoint of this run, of which the workers of a node share one copy (see `checkpoint_copy`)."""
+    """A checkpoint of this run; workers on the same node share one local copy (see `checkpoint_copy`)."""
     from plugin_core.specs.results import CheckpointRef
     from plugin_core.storage.location import Location
 
@@ -156,7 +156,7 @@ def for_the_node(checkpoint: Any, run_uri: str) -> Any:
 
 
 def _numbers_taken(options: WorkerOptions) -> int:
-    """The highest number among the checkpoint directories of this attempt, registered or not."""
+    """The highest number of this attempt's checkpoint directories, registered or not."""
     from plugin_core.runs.directory import RunDir
 
     pattern = re.compile(rf"_a{options.attempt:03}_(\d+)$")
@@ -165,7 +165,7 @@ def _numbers_taken(options: WorkerOptions) -> int:
 
 
 def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:
-    """JSON-safe metrics. Ray ranks a checkpoint without its score last, but breaks on one that is null, as NaN becomes."""
+    """Make metrics JSON-safe. Ray ranks a checkpoint without a score last, but fails on a null score, which NaN becomes."""
     safe: dict[str, Any] = json_safe(metrics)
     if score_attribute is None:
         return safe

@@ -1,1 +1,1 @@
-"""The search step: Ray Tune around trainings that are runs of their own."""
+"""The search step: Ray Tune over trials that are runs of their own."""

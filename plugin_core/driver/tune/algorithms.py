@@ -1,4 +1,4 @@
-"""Ray Tune's schedulers and searchers by name, with options that are checked rather than passed over."""
+"""Creates Ray Tune's schedulers and searchers by name; unknown options are rejected, not ignored."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 #: Options that are themselves search spaces.
 _SPACES = ("hyperparam_mutations",)
-#: What the spec says already.
+#: Options that other spec fields set.
 _OURS = ("self", "metric", "mode", "space")
 
 
 def make_scheduler(config: SchedulerConfig | None) -> Any:
-    """The scheduler; its time is counted in reports, unless the options say otherwise. None: trials run to their end."""
+    """Create the scheduler. It measures time in reports unless the options say otherwise. None: trials run to the end."""
     if config is None:
         return None
     from ray.tune.schedulers import SCHEDULER_IMPORT
@@ -35,7 +35,7 @@ def make_scheduler(config: SchedulerConfig | None) -> Any:
 
 
 def make_searcher(config: SearchConfig | None) -> Any:
-    """The searcher. None: random."""
+    """Create the searcher. None: random search."""
     if config is None:
         return None
     from ray.tune.search import SEARCH_ALG_IMPORT
@@ -45,7 +45,7 @@ def make_searcher(config: SearchConfig | None) -> Any:
 
 
 def _class(field: str, name: str, found: Any) -> type[Any]:
-    """Ray's tables hold a class, or a function that imports one."""
+    """Resolve an entry of Ray's tables: a class, or a function that imports one."""
     try:
         made: type[Any] = found if inspect.isclass(found) else found()
     except ImportError as exc:
@@ -62,7 +62,7 @@ def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], 
         if option not in accepted:
             close = difflib.get_close_matches(option, accepted, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
-            raise SpecError(f"{field}.{option}: got with {name!r}; expected {', '.join(accepted)}{hint}")
+            raise SpecError(f"{field}.{option}: not an option of {name!r}; expected one of {', '.join(accepted)}{hint}")
     try:
         return made(**options)
     except (ImportError, AssertionError) as exc:

@@ -1,7 +1,7 @@
-"""What we listen to on Ray Tune, in the driver: progress into the journal, and when to stop.
+"""Ray Tune callbacks in the driver: they write progress to the journal and decide when to stop.
 
-Ray Tune pickles these objects into its state and restores them from there, so they hold nothing: what they need is the
-search of this process.
+Ray Tune pickles these objects into its state and restores them from it, so they are stateless and use the search of this
+process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Search:
-    """The one search of this process: `deadline` on the monotonic clock, `fatal` what is wrong with every trial; and how
-    far it is."""
+    """The one search of this process, with its progress. `deadline`: on the monotonic clock; `fatal`: an error that affects
+    every trial."""
 
     spec: TuneSpec
     journal: JournalWriter
@@ -35,7 +35,7 @@ class Search:
     over: set[str] = field(default_factory=set)
 
     def tell(self, trial: Any, value: Any) -> None:
-        """A report of a trial, as one of the search."""
+        """Write a trial's report to the journal as a report of the search."""
         self.reports += 1
         metrics = {
             "trial": trial.trial_id,
@@ -62,8 +62,8 @@ def _current() -> Search:
 
 
 class Report(Callback):
-    """Each report of a trial becomes one of the search: which trial, its metric, the best so far, how many trials are
-    over."""
+    """Turns each trial's report into a report of the search: the trial, its metric, the best so far, and how many trials
+    have ended."""
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         search = _current()
@@ -83,12 +83,12 @@ class Report(Callback):
         search.over.add(trial.trial_id)
         error = classify(trial.get_pickled_error() or trial.get_error() or RuntimeError("the trial failed"))
         if isinstance(error, SpecError):
-            # what is wrong with the spec is wrong with every trial
+            # a spec error affects every trial
             search.fatal = error
 
 
 class Stop(Stopper):
-    """A trial is over when a metric reaches its number; the search, when its time is, or when the spec proved wrong."""
+    """Stops a trial when a metric reaches its limit; stops the search at its deadline, or if the spec proves wrong."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return any(is_number(result.get(name)) and result[name] >= at for name, at in _current().spec.stop.items())

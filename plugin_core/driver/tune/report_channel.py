@@ -1,7 +1,7 @@
-"""Between the controller of a trial's training, which reports, and the trial, which tells Ray Tune: report by report.
+"""Passes reports one by one from the controller of a trial's training to the trial, which passes them to Ray Tune.
 
-A report waits until Ray Tune wants the next one, and with it the training's workers, as they do in Ray Tune itself. So a
-trial that is paused, or stopped for being bad, has not run ahead, and goes on exactly where it was.
+A report blocks, and with it the training's workers, until Ray Tune wants the next one, as in Ray Tune itself. So a trial
+that is paused, or stopped early, has not run ahead and resumes exactly where it was.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class _Channel:
 
 
 class Mailbox:
-    """An actor without resources, one a search. A leg (see `trial`) has a channel of its own. Calls may be
-    repeated: after a restart of the actor both sides say again what they wait for."""
+    """An actor without resources, one per search. Each leg (see `trial`) has its own channel. Calls are idempotent: after a
+    restart of the actor both sides repeat the call they were waiting in."""
 
     def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
 
     async def report(self, leg: str, entry: dict[str, Any]) -> None:
-        """Hand a report over; returns when the one after it is wanted."""
+        """Deliver a report; return when the next one is wanted."""
         channel = self._channels.setdefault(leg, _Channel())
         channel.entry = entry
         channel.wanted.clear()
@@ -36,7 +36,7 @@ class Mailbox:
         await channel.wanted.wait()
 
     async def next(self, leg: str) -> dict[str, Any] | None:
-        """The next report; None when the training is over."""
+        """Return the next report; None once the training is over."""
         channel = self._channels.setdefault(leg, _Channel())
         channel.wanted.set()
         await channel.arrived.wait()
@@ -44,18 +44,18 @@ class Mailbox:
         return channel.entry
 
     async def begin(self, leg: str) -> None:
-        """Forget what an earlier, killed training of the leg had to say."""
+        """Drop reports of an earlier, killed training of the leg."""
         self._channels[leg] = _Channel()
 
     async def end(self, leg: str) -> None:
-        """The training is over."""
+        """Signal that the training is over."""
         channel = self._channels.setdefault(leg, _Channel())
         channel.entry = None
         channel.arrived.set()
 
 
 def make() -> Any:
-    """A mailbox for a search, on the driver's node."""
+    """Create a search's mailbox actor."""
     import ray
 
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": 1000}
@@ -63,8 +63,7 @@ def make() -> Any:
 
 
 class Sender:
-    """What the controller is given: hands its reports to the mailbox. It never raises, since that would end the
-    training."""
+    """Sends the controller's reports to the mailbox. Never raises, since that would end the training."""
 
     def __init__(self, mailbox: Any, leg: str):
         self._mailbox = mailbox
@@ -76,4 +75,4 @@ class Sender:
         try:
             ray.get(self._mailbox.report.remote(self._leg, entry))
         except Exception:
-            logger.exception("the search misses report %s", entry.get("report"))
+            logger.exception("the search is missing report %s", entry.get("report"))

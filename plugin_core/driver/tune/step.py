@@ -1,8 +1,8 @@
 """Tune: Ray Tune over trials that are Ray Train runs → TuneResult.
 
-What Ray Tune knows of the search is kept in `tune/` of the run directory, through the fenced filesystem; what a trial
-did, in the trial's own run (`_children/`). An attempt restores both: a trial that is over is not run again, one that
-was running goes on from its last checkpoint.
+Ray Tune's state is kept in `tune/` of the run directory, through the fenced filesystem; each trial's results in its own
+run (`_children/`). An attempt restores both: finished trials are not run again, and a trial that was running resumes from
+its last checkpoint.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from plugin_core.specs.step import in_sum
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Seconds between two saves of what Ray Tune knows; its own default is at least 10.
+#: Seconds between two saves of Ray Tune's state; Ray's default is at least 10.
 SAVE_S = 1.0
 TABLE = "trials.json"
-#: What a trial's actor takes beside its workers: nothing, of which Ray Tune wants to see a little (bytes of memory).
+#: A trial's actor needs no resources beside its workers', but Ray Tune requires some: a few bytes of memory.
 TRIAL_RESOURCES = {"CPU": 0, "memory": 1}
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def run(context: StepContext) -> TuneResult:
     trainable = tune.with_resources(tune.with_parameters(Trial, **parameters), TRIAL_RESOURCES)
     context.set_phase("searching")
     if any(name.startswith("experiment_state") for name in place.names()):
-        logger.info("the search goes on where it was")
+        logger.info("resuming the search")
         tuner = tune.Tuner.restore(place.path, trainable, storage_filesystem=filesystem, resume_unfinished=True)
     else:
         failures = spec.train.run_config.failure_config.max_failures
@@ -92,7 +92,7 @@ def run(context: StepContext) -> TuneResult:
 
 
 def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
-    """On this process's monotonic clock, less what earlier attempts took."""
+    """The deadline on this process's monotonic clock, minus the time earlier attempts took; None if there is none."""
     if spec.time_budget_s is None:
         return None
     spent = 0.0
@@ -103,7 +103,7 @@ def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
 
 
 def _fitting_trials(spec: TuneSpec) -> int:
-    """As many trials as the cluster has room for, at the least one."""
+    """How many trials fit on the cluster at once, at least one."""
     import ray
 
     have, wanted = ray.cluster_resources(), in_sum(spec.bundles())
@@ -135,7 +135,7 @@ def _collect(grid: Any, spec: TuneSpec, context: StepContext) -> TuneResult:
 
 
 def _row(result: Any, spec: TuneSpec, over: list[str]) -> dict[str, Any]:
-    """A trial in the table: what it was, how it ended, what it reached last. `over`: the legs that came to their end."""
+    """A trial's row in the table: its config, how it ended, its last metrics. `over`: the legs that finished."""
     from plugin_core.driver.tune.trial import LEG, REPORTS
 
     metrics = result.metrics or {}
@@ -154,11 +154,11 @@ def _row(result: Any, spec: TuneSpec, over: list[str]) -> dict[str, Any]:
 
 
 def _nothing(rows: list[dict[str, Any]], grid: Any, context: StepContext) -> RayTrainWorkflowsError:
-    """The error of a search of which no trial reached anything: that of the first trial."""
+    """The error of a search in which no trial succeeded: that of the first trial."""
     for row in rows:
         if (end := context.rundir.child(row["run"]).end(context.attempt)) is not None:
             return from_outcome(end.outcome, f"all {len(rows)} trials failed; the first: {end.message}", end.details)
     for result in grid:
         if result.error is not None:
             return classify(result.error)
-    return SpecError("time_budget_s: got too little for one report of a trial; expected more")
+    return SpecError("time_budget_s: too short for a single report of a trial; expected more")

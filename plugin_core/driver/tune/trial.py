@@ -1,7 +1,7 @@
-"""One trial: a Ray Train run within the search's run, whose reports are told to Ray Tune one by one.
+"""One trial: a Ray Train run nested in the search's run, whose reports are passed to Ray Tune one by one.
 
-A trial that gets another's checkpoint (population based training) begins another *leg*: a run of its own that starts warm
-from it. A leg is named after what it starts from, so whoever begins it again goes on with it.
+A trial that gets another trial's checkpoint (population based training) starts a new *leg*: a separate run, warm-started
+from it. A leg is named after what it starts from, so starting it again resumes it.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from plugin_core.specs import TrainSpec, TuneSpec
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import be_patient
 
-#: The keys that a trial's results have beside the metrics: its leg's name, and how many reports there were so far.
+#: Keys of a trial's results beside the metrics: its leg's name, and the number of reports so far.
 LEG, REPORTS = "leg", "reports"
-#: What Ray Tune keeps as a trial's checkpoint: where the real one is.
+#: What Ray Tune stores as a trial's checkpoint: a reference to the real one.
 REFERENCE = "reference.json"
 
 logger = logging.getLogger(__name__)
 
 
 class Trial(tune.Trainable):
-    """Ray Tune's side of a trial, in an actor without resources of its own. `attempt` is that of the whole search."""
+    """Ray Tune's side of a trial, in an actor without resources of its own. `attempt` is the search's."""
 
     def setup(
         self, config: dict[str, Any], run_uri: str = "", attempt: int = 0, mailbox: Any = None, code: str = ""
@@ -58,12 +58,12 @@ class Trial(tune.Trainable):
         self._leg: RunDir | None = None
         self._told = 0
         self._latest: str | None = None
-        #: reports from before this actor was, which Ray Tune has not heard of or has forgotten
+        #: reports from before this actor started that Ray Tune never got or has lost
         self._before: deque[dict[str, Any]] = deque()
         self._error: Exception | None = None
 
     def step(self) -> dict[str, Any]:
-        """The next report. Raises what the training died of."""
+        """Return the next report. Raises the training's error if it failed."""
         leg = self._leg or self._begin()
         entry = self._before.popleft() if self._before else ray.get(self._mailbox.next.remote(leg.name))
         if entry is None:
@@ -75,7 +75,7 @@ class Trial(tune.Trainable):
         return {**metrics, LEG: leg.name, REPORTS: self._told}
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        reference = self._reference  # as it was restored, where nothing has begun since
+        reference = self._reference  # as restored, if nothing has started since
         if self._leg is not None:
             reference = {"trial": self.trial_id, "leg": self._leg.name, "reports": self._told, "checkpoint": ""}
             if self._latest:
@@ -91,7 +91,7 @@ class Trial(tune.Trainable):
         spec = self._search_spec.trial_spec(self._chosen)
         given, name = self._reference, f"trial-{self.trial_id}"
         if given and given["trial"] == self.trial_id and not self._changed(given["leg"], spec):
-            name = given["leg"]  # paused, or restored: the same leg goes on
+            name = given["leg"]  # paused or restored: the same leg continues
         elif given and given["checkpoint"]:
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
@@ -100,7 +100,7 @@ class Trial(tune.Trainable):
         child = self._context.child(name, spec, "train")
         leg = self._leg = child.rundir
         if (ended := leg.end(child.attempt)) is not None:
-            # Ray Tune tries a failed trial again, which cannot cure what we recorded
+            # Ray Tune retries a failed trial, but the recorded error would only recur
             raise from_outcome(ended.outcome, ended.message, ended.details)
         if spec.resume_from is not None:
             pin(spec.resume_from.uri, by=leg.uri)
@@ -129,7 +129,7 @@ class Trial(tune.Trainable):
         try:
             if child.rundir.result() is None:
                 child.rundir.write_result(run_step(child, on_report=Sender(self._mailbox, name)))
-        except Exception as exc:  # noqa: BLE001 - handed to the actor's main thread
+        except Exception as exc:  # noqa: BLE001 - re-raised in the actor's main thread
             self._error = exc
         finally:
             ray.get(self._mailbox.end.remote(name))
@@ -140,14 +140,14 @@ class Trial(tune.Trainable):
             if not error.retryable:
                 self._record(error)
             raise error from self._error
-        # a leg that takes over a checkpoint of the last epoch has nothing to report any more
+        # a leg that starts from a checkpoint of the last epoch has nothing left to report
         if not self._told and not self._reference:
             given = f"metric: got {self._search_spec.metric!r}"
-            raise self._refused(given, "which the train function did not report: it reported nothing")
+            raise self._refused(given, "but the train function reported nothing; expected a metric that it reports")
         return {RESULT_DUPLICATE: True, "done": True}
 
     def _check(self, metrics: dict[str, Any]) -> None:
-        """Once a leg: what the search goes by has to be in what the train function reports."""
+        """Once per leg, check that the train function reports what the search needs."""
         if self._told != 1:
             return
         metric, scheduler = self._search_spec.metric, self._search_spec.scheduler
@@ -156,13 +156,13 @@ class Trial(tune.Trainable):
             hint = f" (did you mean {close[0]}?)" if close else ""
             reported = ", ".join(metrics) or "nothing"
             raise self._refused(
-                f"metric: got {metric!r}", f"which the train function did not report; expected {reported}{hint}"
+                f"metric: got {metric!r}", f"which the train function did not report; expected one of {reported}{hint}"
             )
         if scheduler is not None and scheduler.type in ("pbt", "pb2") and self._latest is None:
             raise self._refused(
                 f"scheduler: got {scheduler.type!r}",
-                "which hands checkpoints from trial to trial, and the train function reported none; expected one that"
-                " reports a checkpoint with its metrics",
+                "which passes checkpoints between trials, but the train function reported none; expected one that"
+                " reports checkpoints with its metrics",
             )
 
     def _refused(self, given: str, why: str) -> SpecError:

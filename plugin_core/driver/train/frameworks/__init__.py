@@ -1,1 +1,1 @@
-"""One module for each framework: it builds the framework's Ray trainer."""
+"""One module per framework, which builds the framework's Ray trainer."""

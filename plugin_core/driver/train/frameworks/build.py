@@ -1,4 +1,4 @@
-"""The frameworks, by name. Each module turns a TrainSpec into a Ray trainer and is imported only where it runs."""
+"""The frameworks by name. Each module turns a TrainSpec into a Ray trainer and is imported only when used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainerInputs:
-    """What every trainer of Ray takes, ready made. `wrap` is around `train_loop` already, and goes around a loop of the
-    framework's own."""
+    """Arguments common to Ray's trainers. `wrap` is already applied to `train_loop`; a framework applies it to a loop of
+    its own."""
 
     train_loop: Callable[..., Any] | None
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -28,13 +28,13 @@ class TrainerInputs:
     dataset_config: Any = None
 
     def for_trainer(self) -> dict[str, Any]:
-        """The keyword arguments that all of Ray's trainers have, but for the loop and its config."""
+        """The keyword arguments of all Ray trainers, except the loop and its config."""
         names = ("scaling_config", "run_config", "datasets", "dataset_config")
         return {name: getattr(self, name) for name in names}
 
 
 def worker_environment(spec: TrainSpec) -> dict[str, str]:
-    """Variables that the workers must have before the framework is imported."""
+    """Environment variables that workers need before the framework is imported."""
     environment = {}
     if spec.framework == "tensorflow":
         from plugin_core.specs import TensorflowConfig
@@ -48,7 +48,7 @@ def worker_environment(spec: TrainSpec) -> dict[str, str]:
 
 
 def require_packages(spec: TrainSpec) -> None:
-    """Raise SpecError where a package of the spec's framework is missing here, or too old."""
+    """Raise SpecError if a package of the spec's framework is missing here or too old."""
     for package, oldest in FRAMEWORKS[spec.framework].packages.items():
         require("framework", spec.framework, package, spec.framework, oldest)
     if spec.framework == "tensorflow" and worker_environment(spec)["TF_USE_LEGACY_KERAS"] == "1":
@@ -58,7 +58,7 @@ def require_packages(spec: TrainSpec) -> None:
 
 
 def build_trainer(spec: TrainSpec, inputs: TrainerInputs) -> Any:
-    """The framework's Ray trainer, not yet started."""
+    """Build the framework's Ray trainer without starting it."""
     require_packages(spec)
     module = importlib.import_module(f"plugin_core.driver.train.frameworks.{FRAMEWORKS[spec.framework].module}")
     return module.build(spec, inputs)

@@ -1,6 +1,6 @@
-"""Horovod under Ray Train V2. Ray's own HorovodTrainer knows V1 alone, so the backend is ours: each worker gets its
-place in Horovod's world and the address of a rendezvous server, which lives in Ray Train's controller; `hvd.init()` in
-the loop does the rest, over gloo (and NCCL on GPUs, where Horovod was built with it)."""
+"""Horovod on Ray Train V2. Ray's HorovodTrainer supports only V1, so this is our own backend: each worker gets its rank in
+Horovod's world and the address of a rendezvous server, which runs in Ray Train's controller. `hvd.init()` in the loop does
+the rest, over gloo (and NCCL on GPUs if Horovod was built with it)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class HorovodBackend(Backend):
         from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
         from horovod.runner.http.http_server import RendezvousServer
 
-        # Ray numbers the workers node by node, and so does Horovod
+        # Ray and Horovod both number the workers node by node
         nodes = [worker.metadata.node_id for worker in worker_group.get_workers()]
         hosts = ",".join(f"{node}:{nodes.count(node)}" for node in dict.fromkeys(nodes))
         plan = get_host_assignments(parse_hosts(hosts), len(nodes))
@@ -66,13 +66,13 @@ class HorovodConfig(BackendConfig):
 
 
 def _place(slot: Any) -> dict[str, str]:
-    """Where in the world a worker is, in the variables that Horovod reads."""
+    """A worker's rank in the world, as the environment variables that Horovod reads."""
     names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hostname")
     return {f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in names}
 
 
 def _set_environment(variables: dict[str, str]) -> None:
-    """In a worker: gloo talks over the interface by which Ray knows this node."""
+    """In a worker: set the variables; gloo uses the network interface that Ray uses on this node."""
     import psutil
     import ray
 

@@ -11,8 +11,8 @@ from plugin_core.specs import TrainSpec
 def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     from ray.train.v2.jax import JaxConfig, JaxTrainer
 
-    # Ray sets jax.distributed up where use_gpu or use_tpu says so; for which device is told by JAX_PLATFORMS, which the
-    # workers have from `worker_environment`
+    # Ray initialises jax.distributed if use_gpu or use_tpu is set; JAX_PLATFORMS, which the workers get from
+    # `worker_environment`, selects the device
     return JaxTrainer(
         inputs.train_loop,
         train_loop_config=inputs.train_loop_config,

@@ -1,4 +1,4 @@
-"""LightGBM: the user's own loop, or training declared by params, label_column and num_boost_round."""
+"""LightGBM: the user's own loop, or a training declared by params, label_column and num_boost_round."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
 
 
 def declared_loop(config: dict[str, Any]) -> None:
-    """Boost `num_boost_round` rounds in all, going on from the run's checkpoint; every dataset is also evaluated: "train"
-    on this worker's part, since LightGBM puts no metrics together."""
+    """Boost `num_boost_round` rounds in total, resuming from the run's checkpoint, and evaluate every dataset; "train" only
+    on this worker's shard, since LightGBM does not aggregate metrics."""
     import lightgbm
     import ray.train
     from ray.train.lightgbm import RayTrainReportCallback, get_network_params, normalize_pandas_for_lightgbm

@@ -1,4 +1,4 @@
-"""No framework: plain Python workers on Ray Train's base trainer, reports and checkpoints included."""
+"""No framework: plain Python workers on Ray Train's base trainer, with reports and checkpoints."""
 
 from __future__ import annotations
 

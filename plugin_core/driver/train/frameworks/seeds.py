@@ -1,4 +1,4 @@
-"""Random numbers that a training can be repeated with."""
+"""Seeds random number generators for reproducible training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 def set_seed(framework: str, seed: int) -> None:
-    """Seed Python, NumPy and the framework in this worker, the same on every rank (so that all build the same model).
+    """Seed Python, NumPy and the framework in this worker, the same on every rank, so that all build the same model.
 
-    JAX has no global state: a loop makes its keys from `config` of its own. XGBoost and LightGBM have the parameter
-    `seed`, which `trees` sets. What a GPU's kernels add in another order stays as it is; for PyTorch see
+    JAX has no global state: a loop makes its own keys from `config`. XGBoost and LightGBM have the parameter `seed`, which
+    `trees` sets. Nondeterministic GPU kernels stay nondeterministic; for PyTorch see
     `ray.train.torch.enable_reproducibility`.
     """
-    # all imports come first: some of them draw random numbers themselves
+    # import everything first: some imports draw random numbers
     seeds: list[Callable[[int], Any]] = [random.seed]
     if importlib.util.find_spec("numpy") is not None:
         import numpy as np

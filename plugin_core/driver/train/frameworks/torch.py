@@ -1,4 +1,4 @@
-"""PyTorch, and what trains on its process groups (Lightning, Transformers, Accelerate, DeepSpeed), on
+"""PyTorch, and libraries that train on its process groups (Lightning, Transformers, Accelerate, DeepSpeed), on
 `ray.train.torch.TorchTrainer`."""
 
 from __future__ import annotations

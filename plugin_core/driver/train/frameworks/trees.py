@@ -1,4 +1,4 @@
-"""What XGBoost and LightGBM share when a training is declared by params, label_column and num_boost_round."""
+"""Code shared by XGBoost and LightGBM for trainings declared by params, label_column and num_boost_round."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plugin_core.errors import SpecError
 if TYPE_CHECKING:
     from plugin_core.specs import TrainSpec
 
-#: The default of `num_boost_round`: XGBoost's own. (LightGBM's is 100; the spec's is one for both.)
+#: The default of `num_boost_round`: XGBoost's. (LightGBM's is 100; the spec has one default for both.)
 DEFAULT_ROUNDS = 10
-#: The default of `checkpoint_frequency`, and so the most rounds that a kill can lose; Ray's own callbacks save at the end.
+#: The default of `checkpoint_frequency`: the most rounds a kill can lose. Ray's own callbacks save only at the end.
 CHECKPOINT_EVERY_ROUNDS = 10
 _FILE = "rounds.json"
 
@@ -25,10 +25,10 @@ _FILE = "rounds.json"
 def trainer_arguments(
     spec: TrainSpec, inputs: TrainerInputs, declared_loop: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """What Ray's trainer of a tree library takes: the user's loop, or `declared_loop` with the spec's declaration.
+    """Arguments for a tree library's Ray trainer: the user's loop, or `declared_loop` with the spec's declaration.
 
-    Declared, "train" is split among the workers, and each evaluates on the whole of the other datasets: so all know the
-    same exact metric, and stop at the same round. Raises SpecError where a dataset has no such label column.
+    In a declared training, "train" is split among the workers, and each evaluates the other datasets whole: so all get the
+    same exact metric and stop at the same round. Raises SpecError if a dataset lacks the label column.
     """
     if inputs.train_loop is not None:
         return {
@@ -41,7 +41,7 @@ def trainer_arguments(
     for name, dataset in inputs.datasets.items():
         if spec.label_column not in (columns := dataset.columns() or []):
             raise SpecError(
-                f"label_column: got {spec.label_column!r}, which dataset {name!r} has not; expected one of"
+                f"label_column: got {spec.label_column!r}, not found in dataset {name!r}; expected one of"
                 f" {', '.join(columns)}"
             )
     config = {
@@ -50,7 +50,7 @@ def trainer_arguments(
         "num_boost_round": spec.num_boost_round or DEFAULT_ROUNDS,
         "early_stopping_rounds": spec.early_stopping_rounds,
         "checkpoint_frequency": spec.checkpoint_frequency or CHECKPOINT_EVERY_ROUNDS,
-        # the others are binned as "train" is, and the last of them says when to stop
+        # the other datasets use the bins of "train"; the last one decides when to stop
         "datasets": sorted(spec.datasets, key=lambda name: name != "train"),
     }
     return {
@@ -62,7 +62,7 @@ def trainer_arguments(
 
 
 def frames(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """This worker's part of "train" and the whole of the other datasets: features and label of each, as pandas."""
+    """Load this worker's shard of "train" and the other datasets whole: features and label of each, as pandas."""
     import ray.train
 
     found = {}
@@ -74,19 +74,19 @@ def frames(config: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Best:
-    """The best round so far, counted from 1, by the metric that stops the training early."""
+    """The best round so far, counted from 1, by the early stopping metric."""
 
     round: int = 0
     score: float | None = None
 
 
 class Rounds:
-    """Reports each round, saves a checkpoint every `checkpoint_frequency` rounds and at the end, and says when to stop.
+    """Reports each round, saves a checkpoint every `checkpoint_frequency` rounds and at the end, and decides when to stop.
 
-    A declared training stops early when the last metric of the last dataset has not become better for
-    `early_stopping_rounds` rounds (XGBoost's rule). Where these are given its last checkpoint is the model of the best
-    round, stopped early or not, and the last report has that round's `best_iteration` and `best_score`. What it knows of
-    them lies in each checkpoint, so a training that was killed stops at the same round as one that was not.
+    A declared training stops early when the last metric of the last dataset has not improved for `early_stopping_rounds`
+    rounds (XGBoost's rule). If that is set, the last checkpoint is the best round's model, stopped early or not, and the
+    last report has its `best_iteration` and `best_score`. This state is in each checkpoint, so a killed training stops at
+    the same round as one that was not killed.
     """
 
     def __init__(self, config: dict[str, Any], model_file: str):
@@ -103,7 +103,7 @@ class Rounds:
             self.done, self.over, self._best = kept
 
     def _read(self, checkpoint: Any) -> tuple[int, bool, Best] | None:
-        """What a checkpoint of this very run says; one of another run has a model to start warm from, and no more."""
+        """Read the state from a checkpoint of this run; None for another run's, which is only a warm start."""
         import ray.train
 
         with checkpoint.as_directory() as folder:
@@ -115,14 +115,14 @@ class Rounds:
 
     @property
     def left(self) -> int:
-        """How many rounds there are still to do."""
+        """How many rounds are left."""
         return 0 if self.over else max(0, self._last - self.done)
 
     def after_round(
         self, metrics: dict[str, float], higher_is_better: bool, save: Callable[[Path, int | None], None]
     ) -> bool:
-        """Report a round; whether it was the last. `save` writes the model into a file: that of the first so many rounds
-        of this training, None: of all."""
+        """Report a round; return whether it was the last. `save(file, n)` writes the model of this training's first n
+        rounds (None: of all) to a file."""
         self.done += 1
         self.over = self._is_stale(metrics, higher_is_better) or self.done >= self._last
         metrics = {"iteration": self.done - 1, **metrics}

@@ -1,8 +1,7 @@
 """The world check: whether workers that should train together really do.
 
-What goes wrong is silent: each worker trains alone on its part of the data, all of them report, and one model of part of
-the data is what comes out. So a worker that reports is looked at: has it ever met the others in its framework's own
-collectives?
+The failure is silent: each worker trains alone on its shard, all of them report, and the result is a model of one shard of
+the data. So when a worker reports, check whether it has ever taken part in its framework's collectives.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ _lightgbm_networks = 0
 
 
 class WorldError(UserCodeError):
-    """Workers that should train together train alone."""
+    """Workers that should train together are training alone."""
 
 
 def watch(framework: str) -> None:
-    """Begin to note what `check` asks for, before the loop runs."""
+    """Start recording what `check` needs, before the loop runs."""
     if framework == "lightgbm":
         _watch_lightgbm()
 
 
 def check(framework: str, num_workers: int) -> None:
-    """Raise WorldError where this worker, of several, has trained alone so far."""
+    """Raise WorldError if this worker, one of several, has trained alone so far."""
     why = _CHECKS[framework](num_workers) if num_workers > 1 and framework in _CHECKS else None
     if why:
         raise WorldError(
-            f"scaling_config.num_workers: got {num_workers}, but each worker trains alone: {why}; what joins them:"
-            f" {FRAMEWORKS[framework].join} (world_check=False where that is what you want)"
+            f"scaling_config.num_workers: got {num_workers}, but each worker trains alone: {why}; to join them:"
+            f" {FRAMEWORKS[framework].join} (world_check=False if this is intended)"
         )
 
 
@@ -53,12 +52,12 @@ def _torch(num_workers: int) -> str | None:
 
 
 def _calls(group: Any) -> int:
-    """How many collectives the group has run; its backend counts them for its own checks."""
+    """How many collectives the group has run, as counted by its backend for its own checks."""
     return int(group._get_sequence_number_for_group())
 
 
 def _accelerate(num_workers: int) -> str | None:
-    """What Accelerate (and with it Transformers) says, where the loop has made an Accelerator."""
+    """Check Accelerate (and so Transformers), if the loop has created an Accelerator."""
     if "accelerate" not in sys.modules:
         return None
     from accelerate.state import AcceleratorState, PartialState
@@ -67,7 +66,7 @@ def _accelerate(num_workers: int) -> str | None:
     if found != num_workers:
         return f"Accelerate has num_processes={found}"
     kind = AcceleratorState._shared_state.get("distributed_type")
-    # Accelerator(fsdp_plugin=…) sets the variable, and takes the plugin up on a GPU or the like alone
+    # Accelerator(fsdp_plugin=…) sets the variable, but uses the plugin only on accelerators such as GPUs
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and kind is not None and kind.value != "FSDP":
         return f"Accelerate ignores its FSDP plugin on this device (distributed_type={kind.value}), so nothing is sharded"
     return None
@@ -76,9 +75,9 @@ def _accelerate(num_workers: int) -> str | None:
 def _tensorflow(num_workers: int) -> str | None:
     from tensorflow.python.eager import context
 
-    # the server of its collectives, which MultiWorkerMirroredStrategy starts
+    # the collectives server that MultiWorkerMirroredStrategy starts
     found = context.context()._collective_ops_server_def
-    return None if found is not None else "no MultiWorkerMirroredStrategy was made"
+    return None if found is not None else "no MultiWorkerMirroredStrategy was created"
 
 
 def _watch_lightgbm() -> None:
@@ -95,7 +94,7 @@ def _watch_lightgbm() -> None:
 
 
 def _lightgbm(num_workers: int) -> str | None:
-    return None if _lightgbm_networks else "LightGBM was given no network parameters"
+    return None if _lightgbm_networks else "LightGBM got no network parameters"
 
 
 def _horovod(num_workers: int) -> str | None:
@@ -113,7 +112,7 @@ def _jax(num_workers: int) -> str | None:
     return None if found == num_workers else f"JAX has {found} processes"
 
 
-#: XGBoost needs none: Ray puts its communicator around the loop. Plain Python has no world.
+#: XGBoost needs no check: Ray wraps the loop in its communicator. Plain Python has no world.
 _CHECKS: dict[str, Callable[[int], str | None]] = {
     **dict.fromkeys(("torch", "lightning", "transformers", "accelerate", "deepspeed"), _torch),
     "tensorflow": _tensorflow,

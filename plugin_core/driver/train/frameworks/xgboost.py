@@ -1,4 +1,4 @@
-"""XGBoost: the user's own loop, or training declared by params, label_column and num_boost_round."""
+"""XGBoost: the user's own loop, or a training declared by params, label_column and num_boost_round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plugin_core.driver.train.frameworks.trees import Rounds, frames, trainer_ar
 from plugin_core.loops.xgboost import get_model
 from plugin_core.specs import TrainSpec
 
-#: Metrics of which more is better, by how their names begin: the list of `xgboost.callback.EarlyStopping`.
+#: Prefixes of metrics for which higher is better: the list in `xgboost.callback.EarlyStopping`.
 _HIGHER_IS_BETTER = ("auc", "pre", "map", "ndcg")
 
 
@@ -21,7 +21,7 @@ def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
 
 
 def declared_loop(config: dict[str, Any]) -> None:
-    """Boost `num_boost_round` rounds in all, going on from the run's checkpoint; every dataset is also evaluated."""
+    """Boost `num_boost_round` rounds in total, resuming from the run's checkpoint, and evaluate every dataset."""
     import xgboost
     from ray.train.xgboost import RayTrainReportCallback
 
