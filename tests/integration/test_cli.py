@@ -68,9 +68,9 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
         (("run", "answer.yaml", "--storage", "ftp://x"), "storage_path: got 'ftp://x'; expected a local path"),
         (("run", "answer.yaml", "--address", "http://127.0.0.1:9"), "cannot be reached"),
         (("run", "answer.yaml", "--address", "nonsense"), "address: got 'nonsense'; expected a URL"),
-        (("result", "none"), "there is no run"),
-        (("status", "none"), "there is no run"),
-        (("cancel", "none"), "there is no run"),
+        (("result", "none"), "expected a run directory"),
+        (("status", "none"), "expected a run directory"),
+        (("cancel", "none"), "expected a run directory"),
     ],
 )
 def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -56,7 +56,7 @@ def test_a_storage_uri_imports_nothing_that_the_installation_does_not_allow(
     touch = f"custom://x?filesystem=subprocess:getoutput&cmd=touch%20{tmp_path}/called"
     for uri in ("custom://x?filesystem=evil_module:f", touch):
         for use in (Location.exists, Location.read, Location.names):
-            with pytest.raises(SpecError, match=r"does not allow; expected one that .* RAYTRAIN_FILESYSTEMS lists"):
+            with pytest.raises(SpecError, match=r"does not allow; expected one listed in .* RAYTRAIN_FILESYSTEMS"):
                 use(Location.of(uri))
         with pytest.raises(SpecError, match="does not allow"):
             RunDir.at(uri).latest()
@@ -371,7 +371,7 @@ def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: P
     (tmp_path / "mine.py").write_text("")
     command = [Path(sys.executable).with_name("raytrain"), "result", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, "there is no run" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "expected a run directory" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "imported").exists()
 
 

@@ -196,8 +196,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a number as a field": ({**TRAIN, 5: 1}, "got the key 5; expected the name of a field"),
     "a number as an inner field": ({**TRAIN, "limits": {5: 1}}, "limits: got the key 5; expected the name of a field"),
     "no path": ({**TRAIN, "datasets": {"a": {"path": []}}}, "datasets.a.path: got []"),
-    "NUL in a path": ({**TRAIN, "datasets": {"a": "/a\0b.csv"}}, "has control characters in it"),
-    "half a character in a path": ({**TRAIN, "datasets": {"a": "/\ud800.csv"}}, "has control characters in it"),
+    "NUL in a path": ({**TRAIN, "datasets": {"a": "/a\0b.csv"}}, "contains control characters"),
+    "half a character in a path": ({**TRAIN, "datasets": {"a": "/\ud800.csv"}}, "contains control characters"),
     "a path without an end": ({**TRAIN, "datasets": {"a": "/a" * 3000 + ".csv"}}, "of 6,004 bytes; expected at most 2,048"),
     "a bucket with one slash": (
         {**TRAIN, "run_config": {"storage_path": "s3:/bucket"}},

@@ -285,7 +285,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
     def test_a_dataset_that_is_not_its_format(self, tmp_path: Path) -> None:
         (tmp_path / "x.parquet").write_text("no parquet")
         datasets = {"train": {"path": str(tmp_path / "x.parquet"), "columns": ["a"]}}
-        self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "which is no readable parquet")
+        self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "expected readable parquet")
 
     def test_a_missing_label_column(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("a,b\n1,2\n")
