@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path
 def test_doctor_says_what_it_found(folder: Path, head: Head) -> None:
     done = raytrain(folder, "doctor", "--storage", str(folder), COLUMNS="200")
     assert done.returncode == 0, done.stdout
-    assert "create-if-absent holds" in done.stdout
+    assert "create-if-absent works" in done.stdout
     assert "4 CPUs, 0 GPUs" in done.stdout
     wrong = raytrain(folder, "doctor", "--address", "http://127.0.0.1:9", "--storage", "/proc/none", COLUMNS="200")
     assert wrong.returncode == 2

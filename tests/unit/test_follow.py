@@ -145,7 +145,7 @@ def test_a_log_whose_end_cannot_be_had_is_said_in_one_line_and_the_result_is_ret
         assert run_sync(Supervisor(rundir, cluster, listener=hear, reader="try 1").run()).run.attempt == 1
     said = [event.text for event in told if "may be missing" in event.text]
     assert len(said) == 1
-    assert "answers 500" in said[0]
+    assert "returned 500" in said[0]
 
 
 @pytest.mark.parametrize("listens", [True, False])
