@@ -26,7 +26,7 @@ def _files(value: Any) -> dict[str, str]:
 
 def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError("expected a mapping of names to texts")
+        raise ValueError("expected a mapping of names to strings")
     for name, text in value.items():
         if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise ValueError("expected names of letters, digits and '-'")

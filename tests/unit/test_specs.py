@@ -47,7 +47,7 @@ BAD = {
         {"framework": "xgboost", "params": {}, "train_loop_per_worker": None},
         "label_column: missing; training declared by params needs it",
     ),
-    "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing and not told by"),
+    "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing, and not implied by"),
     "negative resource": (
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
         "scaling_config.resources_per_worker.CPU: got -1",
