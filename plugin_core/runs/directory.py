@@ -109,7 +109,7 @@ class RunDir:
 
     @property
     def outermost(self) -> RunDir:
-        """The outermost run, which has the attempts; this run itself if it is no child."""
+        """The outermost run, which has the attempts; this run itself if it is not a child."""
         return RunDir.at(self.location.before(CHILDREN).uri)
 
     @property

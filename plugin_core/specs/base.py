@@ -55,7 +55,7 @@ class Model(BaseModel):
 
 
 def refusing(cls: type[BaseModel], make: Callable[..., Any], *args: Any, **data: Any) -> Any:
-    """Call `make`; raises SpecError if the data is no valid `cls`."""
+    """Call `make`; raises SpecError if the data is not a valid `cls`."""
     try:
         return make(*args, **data)
     except ValidationError as exc:

@@ -48,14 +48,14 @@ FRAMEWORKS = {
             "torch",
             {"transformers": "5.0", "accelerate": "1.10", **_TORCH},
             _ON_TORCH,
-            join="TrainingArguments(use_cpu=True) where there is no GPU",
+            join="TrainingArguments(use_cpu=True) without a GPU",
         ),
         Framework(
             "accelerate",
             "torch",
             {"accelerate": "1.10", **_TORCH},
             _ON_TORCH,
-            join="Accelerator(cpu=True) where there is no GPU, and accelerator.prepare(model, …)",
+            join="Accelerator(cpu=True) without a GPU, and accelerator.prepare(model, …)",
         ),
         Framework(
             "deepspeed",

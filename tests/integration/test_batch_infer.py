@@ -195,7 +195,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
             {"checkpoint": made.uri, "framework": "torch"},
             "a checkpoint of framework 'xgboost'; expected one of framework 'torch'",
         ),
-        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: got with output_format 'csv'"),
+        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: got it with output_format 'csv'"),
     ):
         with pytest.raises(SpecError) as caught:
             run(spec(tmp_path, fields.pop("checkpoint", checkpoint), rows, **fields), cluster)
