@@ -115,8 +115,7 @@ class S3Objects:
                 continue
             answer = self._client().delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
             if left := answer.get("Errors"):
-                code, first = left[0].get("Code"), left[0].get("Key")
-                raise OSError(f"{len(left)} of {len(keys)} objects were not deleted ({code}: {first})")
+                raise OSError(f"{len(left)} of {len(keys)} objects remain ({left[0].get('Code')}: {left[0].get('Key')})")
 
     def abort_uploads(self, path: str) -> int:
         bucket, key = _split(path)
