@@ -198,7 +198,7 @@ class StorageContract:
         checkpoint.child(".manifest", "00000.json").write(b'{"files": {"model.pt": [8, 2598427311]}}')
         assert problem(checkpoint) == ""
         checkpoint.child("model.pt").write(b"1234")
-        assert problem(checkpoint) == "model.pt has 4 bytes, of 8"
+        assert problem(checkpoint) == "model.pt has 4 of 8 bytes"
 
 
 def _segments(rundir: RunDir) -> list[Location]:

@@ -1,4 +1,4 @@
-"""Where a step runs: existing Ray clusters, the embedded local head, KubeRay, and a fake for tests; the Ray Jobs API.
+"""Clusters that run steps: existing Ray clusters, the embedded local head, KubeRay and a fake for tests; the Ray Jobs API.
 
-Deciding what to do with a job is up to `supervisor`.
+Decisions about jobs are made in `supervisor`.
 """

@@ -1,4 +1,4 @@
-"""Where a step runs: an existing Ray cluster, or the embedded local one (one of its own on Kubernetes: `kuberay`)."""
+"""The cluster interface, existing Ray clusters and the embedded local one (per-run Kubernetes clusters: `kuberay`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cluster(Protocol):
-    """What the core needs to know of a cluster. `connect()` may start one; it raises before anything is submitted."""
+    """What the core needs from a cluster. `connect()` may start one; it raises before anything is submitted."""
 
     @property
     def autoscaling(self) -> bool: ...
@@ -37,29 +37,29 @@ class Cluster(Protocol):
 
     @property
     def identity(self) -> str:
-        """Equal for two heads that cannot both live: the second one means that the first is gone."""
+        """Equal for two heads that cannot be alive at once: the second one implies that the first is gone."""
         ...
 
     def of_run(self, uri: str) -> Cluster:
-        """The cluster of this run, where each run has its own."""
+        """The cluster for this run, if each run has its own."""
         ...
 
     async def lives(self) -> bool:
-        """Whether there is one to ask. False is proof that nothing runs there; `connect` would start one."""
+        """Whether the cluster exists. False proves that nothing runs there; `connect` would start it."""
         ...
 
     async def connect(self) -> JobsClient: ...
 
     async def release(self, succeeded: bool) -> None:
-        """A run on it is over. Raises one of CLUSTER_ERRORS."""
+        """Called when a run on it has ended. Raises one of CLUSTER_ERRORS."""
         ...
 
     def driver_command(self) -> list[str]:
-        """The words that start the driver there, to be quoted for a shell."""
+        """The argv that starts the driver there, to be quoted for a shell."""
         ...
 
     def reference(self) -> dict[str, Any]:
-        """How `find` makes it again in another process; without secrets."""
+        """What `find_cluster` needs to recreate it in another process; without secrets."""
         ...
 
 
@@ -70,7 +70,7 @@ class Standing:
         return self
 
     async def lives(self) -> bool:
-        return True  # for all that can be known from here
+        return True  # cannot be determined from here
 
     async def release(self, succeeded: bool) -> None:
         return
@@ -83,11 +83,11 @@ class Standing:
 class RayCluster(Standing):
     """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
 
-    `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may come later, so a step that does not fit
-    now waits instead of being refused. `env_vars`: variables for every job there, as credentials of trackers and storage:
-    they go with the job's submit and into no spec, log or run directory. `env_files`: files that go along in the same way,
-    variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); there the variable names a file that
-    holds it. `ray-train-workflows` has to be installed there.
+    `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may be added later, so a step that does not fit
+    now waits instead of being rejected. `env_vars`: variables for every job there, such as credentials of trackers and
+    storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent in
+    the same way, variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); on the cluster the variable
+    holds the file's path. `ray-train-workflows` must be installed there.
     """
 
     address: str
@@ -123,9 +123,9 @@ class RayCluster(Standing):
 class LocalCluster(Standing):
     """The embedded cluster: one Ray head per user and Python environment, on loopback, shared by steps and processes.
 
-    It is started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus` is what it
-    advertises when this step is the one that starts it (default: the machine's cores, but at least 4, so that two
-    workers and Ray Data fit on a small machine). `env_vars`, `env_files`: as in RayCluster.
+    Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it
+    advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
+    a small machine). `env_vars`, `env_files`: as in RayCluster.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None
@@ -161,8 +161,8 @@ class LocalCluster(Standing):
 
 
 def find_cluster(reference: dict[str, Any]) -> Cluster:
-    """The cluster of this `reference`, which was read from an artifact. It gets the token of the environment only if the
-    installation names its address (see `is_known_cluster`). Raises SpecError."""
+    """The cluster of a `reference` read from an artifact. It gets the environment's token only if the installation lists
+    its address (see `is_known_cluster`). Raises SpecError."""
     if kuberay := reference.get("kuberay"):
         from plugin_core.clusters.kuberay import from_reference
 
@@ -174,7 +174,7 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
     if is_known_cluster(cluster.address):
         return cluster
     logger.warning(
-        "%s stands in an artifact alone, so it gets no token; to let it have RAY_AUTH_TOKEN, list it in %s",
+        "%s comes from an artifact only, so it gets no token; to send it RAY_AUTH_TOKEN, list it in %s",
         cluster.address,
         CLUSTERS,
     )

@@ -1,4 +1,4 @@
-"""What `raytrain doctor` looks at: the environment, the storage, the cluster."""
+"""The checks of `raytrain doctor`: environment, storage and cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Check:
 
 
 def checks(cluster: Cluster, storage: str | None) -> Iterator[Check]:
-    """One finding after another; a check that fails says how to put it right."""
+    """Yield one finding after another; a failed check says how to fix it."""
     yield Check("python", True, platform.python_version())
     yield Check("packages", True, ", ".join(_versions()))
     yield _storage(storage or default_storage_path())
@@ -45,19 +45,19 @@ def _storage(uri: str) -> Check:
         prove(Location.of(uri))
     except RayTrainWorkflowsError as exc:
         return Check("storage", False, exc.message)
-    return Check("storage", True, f"{uri} can be written, and create-if-absent holds")
+    return Check("storage", True, f"{uri} is writable, and create-if-absent works")
 
 
 async def describe_cluster(cluster: Cluster) -> str:
-    """What a cluster is, in one line. Raises where it cannot be reached or refuses."""
+    """Describe a cluster in one line. Raises one of CLUSTER_ERRORS."""
     if isinstance(cluster, KubeRayCluster) and not cluster.run_uri:
-        return await cluster.describe()  # there is none before there is a run
+        return await cluster.describe()  # the cluster is created only with a run
     async with await cluster.connect() as client:
         version, nodes = (await client.version())["ray_version"], await client.nodes()
     total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
     text = f"Ray {version}: {len(nodes)} nodes, {total['CPU']:g} CPUs, {total['GPU']:g} GPUs"
     ours = importlib.metadata.version("ray")
-    return text if version == ours else f"{text} (this side has Ray {ours}; by-value functions want one version)"
+    return text if version == ours else f"{text} (Ray {ours} here; by-value functions need the same version)"
 
 
 def _cluster(cluster: Cluster) -> Check:

@@ -1,8 +1,8 @@
-"""Files whose content must outlive no process: credentials files that a variable names.
+"""Files that must not outlive the process: credentials files named by a variable.
 
-On Linux they lie in the memory of the process. `/proc/PID/fd/N` opens them in the process, in its threads and in what it
-starts; nobody but its user can, and nothing is left of them when it ends, however it ends. Elsewhere they are temporary
-files of the owner's alone, which are removed when the process ends, but not when it is killed.
+On Linux they are held in memory. The process, its threads and its children open them as `/proc/PID/fd/N`; other users
+cannot, and nothing remains however the process ends. Elsewhere they are owner-only temporary files, removed when the
+process exits, but not if it is killed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _on_disk: list[Path] = []
 
 
 def install(files: Mapping[str, str]) -> None:
-    """Make the files, and set the variables that name them."""
+    """Create the files and set the variables that name them."""
     for variable, content in files.items():
         os.environ[variable] = _in_memory(variable, content) or _temporary(content)
 
 
 def _in_memory(name: str, content: str) -> str | None:
-    """The path of a file in memory; None where this system has none that others could open."""
+    """The path of an in-memory file; None if this system does not support one that child processes can open."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
@@ -50,6 +50,6 @@ def _temporary(content: str) -> str:
 
 @atexit.register
 def remove() -> None:
-    """Remove what is on disk; for a process that ends without running its exit functions."""
+    """Remove the files on disk. Call it before a process exits without running its atexit functions."""
     while _on_disk:
         _on_disk.pop().unlink(missing_ok=True)

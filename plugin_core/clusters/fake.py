@@ -1,6 +1,6 @@
 """A fake cluster, to test flows, DAGs and the supervisor without Ray.
 
-`FakeCluster` answers the Jobs API over real HTTP and, in place of the driver, plays what the test says: succeed with a
+`FakeCluster` serves the Jobs API over real HTTP. In place of the driver it plays what the test specifies: succeed with a
 given result, fail, or hang. Everything else (specs, run directory, receipts, decisions) is the real code.
 
     with FakeCluster(metrics={"accuracy": 0.97}) as cluster:
@@ -29,12 +29,11 @@ Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "h
 
 @dataclass
 class FakeCluster(Standing):
-    """A cluster whose jobs follow `plays` (one an attempt, the last for all further); a context manager.
+    """A cluster whose jobs follow `plays` (one per attempt; the last repeats); a context manager.
 
-    "vanish": the job fails without having recorded an end; "linger": it has its result, and does not end. `jobs` maps
-    submission id to status, in order of submission;
-    `token` is asked of every request; `answering=False` makes the API answer 500. `runtime_envs`: those of the submits;
-    `packages`: what was uploaded, by name.
+    "vanish": the job fails without recording an end; "linger": it writes its result but does not exit. `jobs` maps
+    submission id to status, in order of submission; `token` is required in every request; `answering=False` makes the API
+    return 500. `runtime_envs`: those of the submitted jobs; `packages`: the uploads, by name.
     """
 
     plays: list[Play] = field(default_factory=lambda: ["succeed"])

@@ -1,7 +1,7 @@
-"""A small asynchronous client of Ray's Jobs API (REST, by aiohttp), with what a supervisor needs.
+"""A small asynchronous client for Ray's Jobs API (REST, through aiohttp), with what a supervisor needs.
 
-Vendor answers are translated here and nowhere else: no answer is ClusterUnreachableError, an answer that is not for us is
-ClusterRefusedError. Ray's own client is synchronous and imports Ray; it serves only to upload local `runtime_env` folders.
+Ray's responses are translated only here: no response raises ClusterUnreachableError, a rejection ClusterRefusedError. Ray's
+own client is synchronous and imports Ray; it is used only to upload local `runtime_env` folders.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, Spe
 if TYPE_CHECKING:
     import aiohttp
 
-#: Seconds for one request, its connection included; of a log, until the next bytes of it.
+#: Seconds for one request including the connection; for a log stream, until the next bytes.
 REQUEST_TIMEOUT_S = 15.0
-#: Seconds after which the cluster ends the stream of a log.
+#: Seconds after which the cluster ends a log stream.
 LOG_TIMEOUT_S = 3600
 TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 
 @dataclass(frozen=True)
 class JobInfo:
-    """One job as the Jobs API sees it; `status` is Ray's word, `driver_id` Ray's id of its driver (a job in Ray's other
-    sense), `node_id` the node that has its log."""
+    """A job in the Jobs API. `status`: Ray's status. `driver_id`: Ray's id of its driver (a job in Ray's other sense).
+    `node_id`: the node that has its log."""
 
     submission_id: str
     status: str
@@ -62,7 +62,7 @@ class JobsClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> JobsClient:
-        import aiohttp  # a quarter of a second that whoever only parses a DAG or flow file need not pay
+        import aiohttp  # takes 0.25 s, which merely parsing a DAG or flow file should not cost
 
         secure: ssl.SSLContext | bool = True
         if self._verify is False:
@@ -81,16 +81,16 @@ class JobsClient:
             await self._session.close()
 
     async def version(self) -> dict[str, str]:
-        """`ray_version` and `session_name`, the incarnation of the head."""
+        """`ray_version` and `session_name`, which identifies the head's incarnation."""
         answer = await self._request("GET", "/api/version")
         if not isinstance(answer, dict) or "ray_version" not in answer:
             raise ClusterRefusedError(
-                f"cluster: got {self.address}, which speaks no Ray Jobs API; expected the URL of a Ray dashboard"
+                f"cluster: got {self.address}, which has no Ray Jobs API; expected the URL of a Ray dashboard"
             )
         return answer
 
     async def nodes(self) -> list[dict[str, Any]]:
-        """The living nodes: `resources_total` is in Ray's units (memory in bytes)."""
+        """The live nodes; `resources_total` is in Ray's units (memory in bytes)."""
         answer = await self._request("GET", "/api/v0/nodes?detail=1")
         nodes: list[dict[str, Any]] = answer["data"]["result"]["result"]
         return [node for node in nodes if node.get("state") == "ALIVE"]
@@ -98,7 +98,7 @@ class JobsClient:
     async def submit(
         self, submission_id: str, entrypoint: str, runtime_env: dict[str, Any], metadata: dict[str, str]
     ) -> None:
-        """Submit a job; one of that id being there already is the same as success. See `upload` for `runtime_env`."""
+        """Submit a job; succeeds if a job with that id already exists. See `upload` for `runtime_env`."""
         body = {
             "entrypoint": entrypoint,
             "submission_id": submission_id,
@@ -108,25 +108,25 @@ class JobsClient:
         try:
             await self._request("POST", "/api/jobs/", json=body)
         except ApiError as exc:
-            # Ray answers a duplicate submission id with HTTP 500 and only this text
+            # Ray reports a duplicate submission id as HTTP 500 with only this text
             if "already exists" in exc.text or "already been used" in exc.text:
                 return
             if exc.status < 500:
-                raise SpecError(f"runtime_env: the cluster refuses the job ({exc.text.strip()[-300:]})") from exc
+                raise SpecError(f"runtime_env: the cluster rejects the job ({exc.text.strip()[-300:]})") from exc
             raise
 
     async def upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
-        """Upload the local folders of a `runtime_env`; returns it with their URIs. What is there already is not sent again.
+        """Upload a `runtime_env`'s local folders, unless already uploaded; returns it with their URIs.
 
-        Raises SpecError where a folder cannot be packed, one of CLUSTER_ERRORS where the cluster does not take it.
+        Raises SpecError if a folder cannot be packed, one of CLUSTER_ERRORS if the cluster rejects the upload.
         """
         return await asyncio.to_thread(self._upload, runtime_env) if local_folders(runtime_env) else runtime_env
 
     async def hand_over(self, name: str, data: bytes) -> None:
-        """Keep bytes at the cluster's head under a name (see `handover`). Safe to repeat: then Ray keeps them longer."""
+        """Store bytes on the cluster's head under a name (see `handover`). Repeating the call renews Ray's retention."""
         path = f"/api/packages/gcs/{name}"
         try:
-            # to be asked for a name makes Ray delete, some time later, what is under it then
+            # the GET makes Ray schedule a deletion of the data stored under the name by then
             await self._request("GET", path)
         except ApiError as exc:
             if exc.status != 404:
@@ -134,7 +134,7 @@ class JobsClient:
             await self._request("PUT", path, data=data)
 
     async def job(self, submission_id: str) -> JobInfo | None:
-        """The job, or None where the cluster definitely has none of that id."""
+        """The job, or None if the cluster definitely has no job with that id."""
         try:
             data = await self._request("GET", f"/api/jobs/{quote(submission_id, safe='')}")
         except ApiError as exc:
@@ -147,7 +147,7 @@ class JobsClient:
         return [_job(data) for data in await self._request("GET", "/api/jobs/")]
 
     async def has_live_actors(self, job: JobInfo) -> bool:
-        """Whether an actor of the job's driver still lives (detached ones, which Ray itself shares, apart); False for a job
+        """Whether an actor of the job's driver is alive, except detached ones, which Ray itself shares. False for a job
         that never had a driver."""
         if not job.driver_id:
             return False
@@ -159,7 +159,7 @@ class JobsClient:
         return any(not actor.get("is_detached") for actor in answer["data"]["result"]["result"])
 
     async def stop(self, submission_id: str) -> None:
-        """Ask a job to stop; a job that is over or unknown is fine."""
+        """Request that a job stops; a no-op if it has ended or is unknown."""
         try:
             await self._request("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop")
         except ApiError as exc:
@@ -167,11 +167,13 @@ class JobsClient:
                 raise
 
     async def open_log(self, job: JobInfo, lines: int = -1) -> LogStream:
-        """The job's log so far, or its last lines, as a stream of bytes, to be closed in the end. Raises one of
-        CLUSTER_ERRORS, also where there is no log yet."""
+        """The job's log so far, or its last lines, as a byte stream that the caller closes.
+
+        Raises one of CLUSTER_ERRORS, also if there is no log yet.
+        """
         import aiohttp
 
-        # by its name: for a submission id Ray 2.60 reads the records of all jobs
+        # by file name: given a submission id, Ray 2.60 reads the records of all jobs
         file = {"node_id": job.node_id, "filename": f"job-driver-{job.submission_id}.log"}
         query = {**file, "lines": str(lines), "timeout": str(LOG_TIMEOUT_S)}
         patience = aiohttp.ClientTimeout(connect=REQUEST_TIMEOUT_S, sock_read=REQUEST_TIMEOUT_S)
@@ -201,8 +203,8 @@ class JobsClient:
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status in (401, 403):
             raise ClusterRefusedError(
-                f"token: {self.address} answers {response.status} to "
-                + ("the token given" if self._token else "no token")
+                f"token: {self.address} returned {response.status} for "
+                + ("the given token" if self._token else "a request without a token")
                 + "; expected the cluster's Ray auth token (RayCluster(token=…), RAY_AUTH_TOKEN, or --token)"
             )
         if response.status >= 400:
@@ -216,7 +218,7 @@ class JobsClient:
         try:
             yield
         except (TimeoutError, aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as exc:
-            reason = str(exc) or f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+            reason = str(exc) or f"no response within {REQUEST_TIMEOUT_S:.0f} s"
             raise ClusterUnreachableError(
                 f"cluster: got {self.address}, which cannot be reached ({reason}); expected the URL of a running Ray"
                 " dashboard"
@@ -224,7 +226,7 @@ class JobsClient:
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, aiohttp.http.HttpProcessingError) as exc:
             raise ClusterRefusedError(f"cluster: got {self.address!r}; expected a URL like http://host:8265") from exc
         except aiohttp.ClientError as exc:
-            raise ClusterUnreachableError(f"cluster: {self.address} gave no proper answer ({exc})") from exc
+            raise ClusterUnreachableError(f"cluster: {self.address} returned an invalid response ({exc})") from exc
 
     def _upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
         import requests
@@ -237,28 +239,28 @@ class JobsClient:
             client._upload_working_dir_if_needed(runtime_env)
             client._upload_py_modules_if_needed(runtime_env)
         except requests.RequestException as exc:
-            raise ClusterUnreachableError(f"cluster: {self.address} took no upload of runtime_env ({exc})") from exc
+            raise ClusterUnreachableError(f"cluster: the runtime_env upload to {self.address} failed ({exc})") from exc
         except AuthenticationError as exc:
-            raise ClusterRefusedError(f"token: {self.address} refuses the upload of runtime_env") from exc
+            raise ClusterRefusedError(f"token: {self.address} rejects the runtime_env upload") from exc
         except (ValueError, TypeError, OSError) as exc:
             names = ", ".join(str(item) for _, item in local_folders(runtime_env))
             raise SpecError(
                 f"runtime_env: got {names}, which cannot be uploaded ({exc}); expected readable folders"
             ) from exc
-        except RuntimeError as exc:  # an answer of the API that is neither success nor "not there"
+        except RuntimeError as exc:  # a response that is neither success nor "not found"
             raise ApiError(503, str(exc), f"{self.address}/api/packages") from exc
         return runtime_env
 
 
 class LogStream:
-    """A job's log as it comes from the cluster. What is not read waits there."""
+    """A job's log, streamed from the cluster, with backpressure."""
 
     def __init__(self, response: aiohttp.ClientResponse, our_errors: Callable[[], AbstractContextManager[None]]):
         self._response = response
         self._our_errors = our_errors
 
     async def read(self) -> bytes:
-        """The next bytes, some 100 kB at most; none at the end. Raises one of CLUSTER_ERRORS."""
+        """The next bytes, about 100 kB at most; b"" at the end. Raises one of CLUSTER_ERRORS."""
         with self._our_errors():
             data: bytes = await self._response.content.readany()
             return data
@@ -280,13 +282,13 @@ class ApiError(ClusterUnreachableError):
     """An HTTP error of the API. A 5xx says nothing about the job, so it counts as unreachable."""
 
     def __init__(self, status: int, text: str, url: str):
-        super().__init__(f"cluster: {url} answers {status}: {text.strip().splitlines()[-1][:200] if text.strip() else ''}")
+        super().__init__(f"cluster: {url} returned {status}: {text.strip().splitlines()[-1][:200] if text.strip() else ''}")
         self.status = status
         self.text = text
 
 
 def _check_header(field: str, value: str) -> None:
-    """For a token from the environment too: aiohttp would refuse it, but not as an error of ours."""
+    """Also checks a token from the environment: aiohttp would reject it, but not with one of our errors."""
     if not value.isprintable():
         raise SpecError(f"{field}: got text with a control character; expected text without control characters")
 

@@ -1,6 +1,6 @@
-"""A Ray cluster of a run's own on Kubernetes: KubeRay's operator makes it for the run, and it goes when the run is over.
+"""Per-run Ray clusters on Kubernetes, created by KubeRay's operator and deleted when the run ends.
 
-A RayCluster resource per run, its name told by the run's URI: whoever calls again with the same run finds the same cluster.
+Each run has one RayCluster resource, whose name derives from the run's URI, so that a retry finds the same cluster.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from plugin_core.storage.threads import in_thread
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0
-#: The label and the annotation that we know our clusters by.
+#: The label and the annotations that mark our clusters.
 MANAGED_BY = ("app.kubernetes.io/managed-by", "ray-train-workflows")
 DELETE_AFTER = "ray-train-workflows/delete-after"
 RUN = "ray-train-workflows/run"
-#: KubeRay makes names of pods and services from a cluster's; longer ones it refuses.
+#: KubeRay derives the names of pods and services from a cluster's name, and rejects longer ones.
 NAME_LENGTH = 50
 DIGEST_LENGTH = 10
 
-#: What `reference` holds: enough to find a cluster, not to make one.
+#: The fields of a `reference`: enough to find a cluster, not to create one.
 FOUND_BY = frozenset(
     {"name", "namespace", "address", "run_uri", "kubeconfig", "context", "verify", "python"}
     | {"on_success", "on_failure", "ttl_s"}
@@ -54,17 +54,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KubeRayCluster:
-    """A RayCluster resource of each run's own. `name` begins the resources' names.
+    """One RayCluster resource per run. `name` is the prefix of the resources' names.
 
-    `manifest`: a RayCluster's manifest (a mapping, or a YAML file's path), or `settings` for a plain one. `kubeconfig`,
-    `context`: which Kubernetes (default: the pod's own service account, then the usual kubeconfig).
+    `manifest`: a RayCluster manifest (a mapping, or a YAML file's path), or `settings` for a simple one. `kubeconfig`,
+    `context`: which Kubernetes (default: the pod's service account, then the usual kubeconfig).
 
-    `on_success`, `on_failure`: "delete" or "keep" the cluster when the run is over; a kept one is deleted by the next run
-    of the same namespace after `ttl_s` seconds (None: by nobody). A retry takes a kept cluster up again.
+    `on_success`, `on_failure`: "delete" or "keep" the cluster when the run ends. After `ttl_s` seconds the next run in the
+    same namespace deletes a kept cluster (None: never). A retry reuses a kept cluster.
 
-    `start_timeout_s`: seconds until the head has to be ready; then the error holds what Kubernetes says and the end of the
-    head's log. `address`: the dashboard's URL as this process reaches it, with {name} and {namespace}; default: the head
-    service's name within Kubernetes. `token`: default: that of the Secret that KubeRay makes (`authOptions`).
+    `start_timeout_s`: seconds for the head to become ready; on timeout the error contains Kubernetes' status and the end of
+    the head's log. `address`: the dashboard's URL as seen from this process, with {name} and {namespace}; default: the head
+    service's name within Kubernetes. `token`: default: from the Secret that KubeRay creates (`authOptions`).
     `env_vars`, `env_files`, `headers`, `verify`, `python`: as in RayCluster.
     """
 
@@ -95,20 +95,20 @@ class KubeRayCluster:
         longest = NAME_LENGTH if self.run_uri else NAME_LENGTH - DIGEST_LENGTH - 1
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", self.name) or len(self.name) > longest:
             raise SpecError(
-                f"name: got {self.name!r}; expected up to {longest} small letters, digits and '-', a letter first"
+                f"name: got {self.name!r}; expected up to {longest} lower-case letters, digits and '-', a letter first"
             )
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.namespace) or len(self.namespace) > 63:
-            raise SpecError(f"namespace: got {self.namespace!r}; expected up to 63 small letters, digits and '-'")
+            raise SpecError(f"namespace: got {self.namespace!r}; expected up to 63 lower-case letters, digits and '-'")
         try:
             check_address("address", self._url())
         except (KeyError, IndexError, ValueError, AttributeError) as exc:
             if isinstance(exc, SpecError):
                 raise
             raise SpecError(
-                f"address: got {self.address!r}; expected a URL, in which {{name}} and {{namespace}} are put in"
+                f"address: got {self.address!r}; expected a URL with the placeholders {{name}} and {{namespace}}"
             ) from exc
         if self.manifest is not None and self.settings is not None:
-            raise SpecError("manifest: got beside settings; expected one of them")
+            raise SpecError("manifest: got both manifest and settings; expected one of them")
         for which in ("on_success", "on_failure"):
             if getattr(self, which) not in ("delete", "keep"):
                 raise SpecError(f"{which}: got {getattr(self, which)!r}; expected 'delete' or 'keep'")
@@ -134,7 +134,7 @@ class KubeRayCluster:
         return {"kuberay": {**place, **more, **ends}}
 
     async def describe(self) -> str:
-        """What can be said before there is a run. Raises one of CLUSTER_ERRORS."""
+        """A one-line description that needs no run. Raises one of CLUSTER_ERRORS."""
         found = await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY)))
         return f"Kubernetes with KubeRay: {len(found)} clusters of runs in namespace {self.namespace}"
 
@@ -143,7 +143,7 @@ class KubeRayCluster:
         return found is not None and not _leaving(found)
 
     async def connect(self) -> JobsClient:
-        """The cluster's Jobs API. Makes the cluster where there is none, and waits until its head is ready."""
+        """The cluster's Jobs API. Creates the cluster if needed and waits until its head is ready."""
         await self._ask(self._sweep)
         deadline = time.monotonic() + self.start_timeout_s
         waited = False
@@ -152,7 +152,7 @@ class KubeRayCluster:
             if found is not None and not _leaving(found) and _ready(found):
                 token = await self._ask(functools.partial(self._take_up, found))
                 client = JobsClient(self._url(), token, self.headers, self.verify)
-                # the head's service may be a moment behind its pod
+                # the head's service may become ready slightly after its pod
                 if not waited or await _answers(client):
                     return client
             if time.monotonic() > deadline:
@@ -161,7 +161,7 @@ class KubeRayCluster:
             await asyncio.sleep(POLL_S)
 
     async def release(self, succeeded: bool) -> None:
-        """The run is over: delete the cluster, or let it go later. Raises one of CLUSTER_ERRORS."""
+        """After the run: delete the cluster, or schedule its deletion. Raises one of CLUSTER_ERRORS."""
         if (self.on_success if succeeded else self.on_failure) == "delete":
             await self._ask(lambda kubernetes: kubernetes.delete(self.name))
         elif self.ttl_s is not None:
@@ -171,14 +171,14 @@ class KubeRayCluster:
     # ---- how
 
     async def _ask(self, do: Callable[[Kubernetes], T]) -> T:
-        """`do` in a thread: the client blocks, also while it is imported and made."""
+        """Run `do` in a thread: the client blocks, also while it is imported and created."""
         return await in_thread(lambda: do(Kubernetes(self.namespace, self.kubeconfig, self.context)))
 
     def _url(self) -> str:
         return self.address.format(name=self.name, namespace=self.namespace)
 
     def _body(self) -> dict[str, Any] | None:
-        """The manifest, checked, with our name and labels; None: this one finds a cluster and makes none."""
+        """The validated manifest with our name and labels; None if this object only finds a cluster."""
         if self.settings is not None:
             body = self.settings.manifest()
         elif isinstance(self.manifest, str):
@@ -189,7 +189,7 @@ class KubeRayCluster:
             return None
         if not isinstance(body, dict) or body.get("kind") != "RayCluster" or not isinstance(body.get("spec"), dict):
             kind = body.get("kind") if isinstance(body, dict) else type(body).__name__
-            raise SpecError(f"manifest: got one of kind {kind!r}; expected one RayCluster of ray.io/v1, with its spec")
+            raise SpecError(f"manifest: got kind {kind!r}; expected one RayCluster of ray.io/v1 with a spec")
         metadata = {**(body.get("metadata") or {}), "name": self.name, "namespace": self.namespace}
         metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY[0]: MANAGED_BY[1]}
         metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.run_uri}
@@ -200,14 +200,15 @@ class KubeRayCluster:
             return found
         if (body := self._body()) is None:
             raise ClusterUnreachableError(
-                f"cluster: there is no RayCluster {self.namespace}/{self.name}, and no manifest or settings to make it from"
+                f"cluster: RayCluster {self.namespace}/{self.name} does not exist, and there is no manifest or settings to"
+                " create it from"
             )
         kubernetes.create(body)
-        logger.info("RayCluster %s/%s is made for %s", self.namespace, self.name, self.run_uri)
+        logger.info("created RayCluster %s/%s for %s", self.namespace, self.name, self.run_uri)
         return None
 
     def _take_up(self, found: dict[str, Any], kubernetes: Kubernetes) -> str | None:
-        """Keep a cluster that is there; its token."""
+        """Take over an existing cluster, cancelling its scheduled deletion; returns its token."""
         if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
             kubernetes.annotate(self.name, DELETE_AFTER, None)
         options = found["spec"].get("authOptions") or {}
@@ -217,17 +218,17 @@ class KubeRayCluster:
         return base64.b64decode(secret["auth_token"]).decode()
 
     def _sweep(self, kubernetes: Kubernetes) -> None:
-        """Delete our clusters of this namespace whose time is over."""
+        """Delete our expired clusters in this namespace."""
         for found in kubernetes.list("=".join(MANAGED_BY)):
             moment = (found["metadata"].get("annotations") or {}).get(DELETE_AFTER)
             if found["metadata"]["name"] == self.name or moment is None or _leaving(found):
                 continue
             if datetime.fromisoformat(moment) < datetime.now(UTC):
-                # of this very version: whoever takes it up again in the same moment changes it
+                # only this version: a concurrent take-over changes it
                 kubernetes.delete(found["metadata"]["name"], found["metadata"]["resourceVersion"])
 
     async def _not_started(self, found: dict[str, Any] | None) -> ClusterUnreachableError:
-        """What is known of a cluster that did not start. It is deleted where failures are."""
+        """The error for a cluster that did not start, with all that is known. Deletes it if `on_failure` says so."""
         said = await self._ask(lambda kubernetes: kubernetes.explain(self.name, found))
         after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
         if self.on_failure == "delete" and self._body() is not None:
@@ -237,7 +238,7 @@ class KubeRayCluster:
 
 
 def kuberay_from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
-    """A cluster from what a connection, a block or `reference` holds. Raises SpecError for unknown fields."""
+    """A cluster from the data of a connection, a block or a `reference`. Raises SpecError for unknown fields."""
     defaults = {each.name: each.default if each.default is not MISSING else {} for each in fields(KubeRayCluster)}
     given = {**data, **{name: value for name, value in more.items() if name not in data or value != defaults[name]}}
     for kind, values in ((KubeRaySettings, given.get("settings") or {}), (KubeRayCluster, given)):
@@ -254,17 +255,17 @@ def kuberay_from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
 
 
 def from_reference(data: dict[str, Any]) -> KubeRayCluster:
-    """The cluster of a `reference` that was read from an artifact: found by its name, never made. Where it is reached and
-    the kubeconfig, which may run commands, have to be this installation's. Raises SpecError for others."""
+    """The cluster of a `reference` read from an artifact: found by name, never created. Raises SpecError unless this
+    installation allows its address and its kubeconfig, which may run commands."""
     cluster = kuberay_from_json({name: value for name, value in data.items() if name in FOUND_BY})
     if cluster.address != KubeRayCluster.address and not is_known_cluster(cluster.address):
         raise SpecError(
-            f"kuberay.address: got {shown_uri(cluster.address)!r} from an artifact; expected one that the environment"
-            f" variable {CLUSTERS} lists"
+            f"kuberay.address: got {shown_uri(cluster.address)!r} from an artifact; expected one listed in the environment"
+            f" variable {CLUSTERS}"
         )
     if cluster.kubeconfig is not None and cluster.kubeconfig not in os.environ.get("KUBECONFIG", "").split(os.pathsep):
         raise SpecError(
-            f"kuberay.kubeconfig: got {cluster.kubeconfig!r} from an artifact; expected the one that KUBECONFIG names"
+            f"kuberay.kubeconfig: got {cluster.kubeconfig!r} from an artifact; expected one listed in KUBECONFIG"
         )
     return cluster
 
@@ -274,7 +275,7 @@ def _leaving(found: dict[str, Any]) -> bool:
 
 
 def _ready(found: dict[str, Any]) -> bool:
-    """The head is: workers may come later. An operator without conditions (before KubeRay 1.3) says `state` alone."""
+    """Whether the head is ready; workers may follow. Operators before KubeRay 1.3 report only `state`, no conditions."""
     status = found.get("status") or {}
     conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or []}
     return conditions.get("HeadPodReady") == "True" if conditions else status.get("state") == "ready"

@@ -1,4 +1,4 @@
-"""A RayCluster in a few words."""
+"""A simple RayCluster from a few settings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from plugin_core.specs.fields import Count
 
 @dataclass(frozen=True)
 class KubeRaySettings:
-    """A RayCluster in a few words, for those who have no manifest: one head, and `workers` pods of one shape.
+    """A RayCluster without a manifest: one head, and `workers` identical worker pods.
 
-    `image` has to hold Ray and `ray-train-workflows` (and what the training imports). `cpus`, `gpus`, `memory`: of one
-    worker pod; memory in Kubernetes' units. `env_from_secret`: a Secret whose keys are environment variables of each
-    container (credentials of storage and trackers). The pods of workers come and go with Ray's autoscaler between none and
-    `workers`: an idle cluster that nobody fetches holds no GPU.
+    `image` must contain Ray, `ray-train-workflows` and the training's imports. `cpus`, `gpus`, `memory`: per worker pod;
+    memory in Kubernetes' units. `env_from_secret`: a Secret whose keys become environment variables of each container
+    (credentials of storage and trackers). Ray's autoscaler scales the worker pods between 0 and `workers`, so an abandoned
+    idle cluster holds no GPU.
     """
 
     image: Word

@@ -1,4 +1,4 @@
-"""The little of Kubernetes' API that a RayCluster needs, by the official client; its errors are translated here."""
+"""The part of Kubernetes' API that a RayCluster needs, through the official client; its errors are translated here."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, Spe
 from plugin_core.specs.extras import require
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
-#: Seconds to connect, and to read an answer.
+#: Seconds to connect, and to read a response.
 TIMEOUT_S = (10, 30)
 LOG_LINES = 40
 
 
 class NoSuchResourceError(ClusterUnreachableError):
-    """Kubernetes answers, and has no such resource."""
+    """Kubernetes responded that the resource does not exist."""
 
 
 class Kubernetes:
-    """RayCluster resources of one namespace. Everything here blocks. Raises ClusterUnreachableError, ClusterRefusedError or
+    """RayCluster resources in one namespace. All methods block, and raise ClusterUnreachableError, ClusterRefusedError or
     SpecError."""
 
     def __init__(self, namespace: str, kubeconfig: str | None = None, context: str | None = None):
@@ -40,7 +40,7 @@ class Kubernetes:
         except (config.ConfigException, OSError) as exc:
             raise SpecError(
                 f"kubeconfig: got {kubeconfig!r} (context {context!r}): {exc}; expected a readable kubeconfig, or"
-                " none within a pod"
+                " none inside a pod"
             ) from exc
 
     def _use(self, api: Any) -> None:
@@ -61,12 +61,12 @@ class Kubernetes:
             if exc.status in (401, 403):
                 raise ClusterRefusedError(f"cluster: Kubernetes forbids {where} ({said})") from exc
             if exc.status in (400, 422):
-                raise SpecError(f"manifest: Kubernetes refuses it: {said}") from exc
+                raise SpecError(f"manifest: Kubernetes rejects it: {said}") from exc
             if exc.status == 404:
                 raise NoSuchResourceError(f"cluster: Kubernetes cannot {where}: {said}") from exc
             raise ClusterUnreachableError(f"cluster: Kubernetes cannot {where} ({exc.status}: {said})") from exc
         except (HTTPError, OSError) as exc:
-            raise ClusterUnreachableError(f"cluster: Kubernetes does not answer to {where}: {exc}") from exc
+            raise ClusterUnreachableError(f"cluster: Kubernetes does not respond to {where}: {exc}") from exc
 
     def get(self, name: str) -> dict[str, Any] | None:
         with contextlib.suppress(NoSuchResourceError), self._translated(f"get rayclusters/{name}"):
@@ -84,12 +84,12 @@ class Kubernetes:
                 )
         except NoSuchResourceError as exc:
             raise ClusterRefusedError(
-                f"cluster: this Kubernetes knows no {PLURAL}.{GROUP}/{VERSION}; expected one with KubeRay's operator"
+                f"cluster: this Kubernetes has no {PLURAL}.{GROUP}/{VERSION}; expected one with KubeRay's operator"
             ) from exc
         return list(answer["items"])
 
     def create(self, body: dict[str, Any]) -> None:
-        """Make it; one of that name being there already is the same as success."""
+        """Create a cluster; succeeds if one of that name already exists."""
         from kubernetes.client import ApiException
 
         with self._translated("create rayclusters"):
@@ -102,9 +102,9 @@ class Kubernetes:
                     raise
 
     def annotate(self, name: str, key: str, value: str | None) -> None:
-        """Set an annotation, or take it away; of a cluster that is gone there is nothing to say.
+        """Set an annotation, or remove it (None); a no-op if the cluster is gone.
 
-        Read and replaced, not patched: which kind of patch this client sends depends on its version.
+        Read and replaced rather than patched: the client's patch type depends on its version.
         """
         from kubernetes.client import ApiException
 
@@ -118,11 +118,11 @@ class Kubernetes:
                     )
                     return
                 except ApiException as exc:
-                    if exc.status != 409:  # somebody changed it since it was read
+                    if exc.status != 409:  # it has changed since it was read
                         raise
 
     def delete(self, name: str, version: str | None = None) -> None:
-        """Delete it, its pods first (one that is gone is fine); of this `version` only, when told."""
+        """Delete a cluster, its pods first, if it exists; only this `version`, if given."""
         from kubernetes.client import ApiException, V1DeleteOptions, V1Preconditions
 
         only = V1Preconditions(resource_version=version) if version else None
@@ -137,12 +137,12 @@ class Kubernetes:
                     raise
 
     def secret(self, name: str) -> dict[str, str]:
-        """A Secret's values, in base64."""
+        """A Secret's values, base64-encoded."""
         with self._translated(f"get secrets/{name}"):
             return dict(self._core.read_namespaced_secret(name, self.namespace, _request_timeout=TIMEOUT_S).data or {})
 
     def explain(self, name: str, found: dict[str, Any] | None) -> str:
-        """Why a cluster is not ready, as far as Kubernetes tells: its conditions, its head pod, and the end of its log."""
+        """Why a cluster is not ready, according to Kubernetes: its conditions, its head pod and the end of its log."""
         status = (found or {}).get("status") or {}
         said = [
             f"{each['type']}: {each.get('message') or each.get('reason')}"
@@ -170,7 +170,7 @@ class Kubernetes:
 
         try:
             log = self._core.read_namespaced_pod_log(pod, self.namespace, tail_lines=LOG_LINES, _request_timeout=TIMEOUT_S)
-        except ApiException as exc:  # a container that never started has none
+        except ApiException as exc:  # a container that never started has no log
             return f"its log cannot be read ({_message(exc)})"
         return f"its log ends with:\n{log}"
 

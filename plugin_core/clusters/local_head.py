@@ -1,11 +1,11 @@
 """The embedded local cluster: one Ray head per user and Python environment, owned by a keeper process.
 
-The keeper (`plugin_core.clusters.local_head_keeper`) starts `ray start --head --block` on loopback with ports, temp dir and
-token of its own, and stops it when no job has run for the idle timeout. It never touches another Ray on the machine:
-only processes that carry the head's mark in their environment, or that Ray started in the keeper's session, are ended.
+The keeper (`plugin_core.clusters.local_head_keeper`) runs `ray start --head --block` on loopback with its own ports, temp
+dir and token, and stops it when no job has run for the idle timeout. It never touches another Ray on the machine: it ends
+only processes with the head's mark in their environment, or that Ray started in the keeper's session.
 
-A home may be shared by hosts and containers. Each has a folder of its own there, since a head can be reached, and its
-processes be seen, from nowhere else. What the others may learn is that a head is gone: its keeper locks a file.
+Hosts and containers may share a home directory. Each has its own folder there, because a head can be reached, and its
+processes seen, only from its own host or container. Others can only tell whether a head is gone: its keeper locks a file.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 START_TIMEOUT_S = 120.0
 MARK = "RAYTRAIN_LOCAL_HEAD"
-#: The beginning of a head's temporary folder's name.
+#: The prefix of a head's temporary folder.
 TEMP_PREFIX = "rtw-"
-#: What the keeper locks for its life, and what it says of the place that it lives in.
+#: The file that the keeper locks while it lives, and the file that describes its machine.
 ALIVE, PLACE = "alive", "place.json"
 _IDENTITY = "local head of "
-#: Seconds that Ray's processes get after SIGTERM; a head of one machine has nothing to hand over.
+#: Seconds between SIGTERM and SIGKILL for Ray's processes; a single-machine head has nothing to hand over.
 GRACE_S = 2.0
-#: Advertised at the least, so that two one-CPU workers and Ray Data fit on a two-core machine.
+#: The fewest CPUs advertised, so that two one-CPU workers and Ray Data fit on a two-core machine.
 MIN_CPUS = 4
 
 
@@ -58,12 +58,12 @@ class Head:
     idle_timeout_s: float
 
     def processes(self) -> list[psutil.Process]:
-        """All of the head's, but the keeper."""
+        """All processes of the head except the keeper."""
         return marked_processes(self.mark, self.keeper_pid)
 
 
 class Left(TypedDict):
-    """What of a head's state says what to end; the state of one that starts has no more."""
+    """The part of a head's state that is needed to end it; all there is while the head is starting."""
 
     mark: str
     keeper_pid: int
@@ -71,7 +71,7 @@ class Left(TypedDict):
 
 
 def state_dir() -> Path:
-    """Owner-only folder of the head of this user and environment, here (`RAYTRAIN_HOME` moves it)."""
+    """The owner-only folder of this user's and environment's head on this machine (`RAYTRAIN_HOME` moves it)."""
     home = Path(os.environ.get("RAYTRAIN_HOME") or Path.home() / ".raytrain")
     whose = hashlib.sha256(f"{os.geteuid()} {sys.prefix}".encode()).hexdigest()[:8]
     path = home / f"head-{whose}-{machine.key()}"
@@ -81,18 +81,18 @@ def state_dir() -> Path:
 
 
 def identity() -> str:
-    """Of the head that this process would use."""
+    """The identity of the head that this process would use."""
     return f"{_IDENTITY}{socket.gethostname()}:{state_dir()}"
 
 
 def host_of(identity: str) -> str:
-    """The host that an embedded head is on; "" where the identity is that of another cluster."""
+    """The host of an embedded head; "" if the identity is another kind of cluster's."""
     return identity.removeprefix(_IDENTITY).partition(":")[0] if identity.startswith(_IDENTITY) else ""
 
 
 def is_gone(identity: str) -> bool:
-    """Whether the head of that identity is proven to be gone: its folder is on a volume that is here too, and its keeper
-    died on this kernel, or this machine was started anew since."""
+    """Whether the head of that identity is provably gone: its folder is on a volume mounted here, and its keeper died on
+    this kernel or this machine has rebooted since."""
     return bool(host_of(identity)) and _is_dead(Path(identity.removeprefix(_IDENTITY).partition(":")[2]))
 
 
@@ -102,7 +102,7 @@ def _is_dead(folder: Path) -> bool:
     try:
         place = json.loads((folder / PLACE).read_text())
         if place["boot"] != machine.boot():
-            # a lock of another kernel may be invisible here
+            # a lock held on another kernel may be invisible here
             return bool(machine.installation()) and place == {**here(), "boot": place["boot"]}
         with (folder / ALIVE).open("r+") as stream:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,12 +112,12 @@ def _is_dead(folder: Path) -> bool:
 
 
 def here() -> dict[str, str]:
-    """What the keeper publishes of the place that it lives in."""
+    """The description of its machine that the keeper publishes."""
     return {"host": socket.gethostname(), "machine": machine.installation(), "boot": machine.boot()}
 
 
 def current() -> Head | None:
-    """The head that runs now, or None."""
+    """The running head, or None."""
     try:
         head = _read(Head, state_dir() / "state.json")
     except FileNotFoundError:
@@ -126,15 +126,15 @@ def current() -> Head | None:
 
 
 def _read(kind: type[T], file: Path) -> T:
-    """One of the head's files, which says where our token goes, and what is ended and deleted: nobody else's. Raises
-    StorageError where it is damaged."""
+    """Read one of the head's files. It must be our own, because it says where our token is sent and what is ended and
+    deleted. Raises StorageError if it is damaged."""
     check_private(file.parent)
     check_private(file)
-    return parse(kind, file.read_bytes(), f"{file} (delete it where no head runs)")
+    return parse(kind, file.read_bytes(), f"{file} (delete it if no head is running)")
 
 
 def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeout_s: float = 300.0) -> Head:
-    """The running head, started if there is none. Blocks; raises ClusterUnreachableError when the start fails."""
+    """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails."""
     folder = state_dir()
     with FileLock(folder / "lock"):
         head = current()
@@ -148,7 +148,7 @@ def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeou
 
 
 def stop() -> bool:
-    """Stop the head and every process of it; False when there was none."""
+    """Stop the head and all its processes; returns False if there was no head."""
     folder = state_dir()
     with FileLock(folder / "lock"):
         head = current()
@@ -190,12 +190,12 @@ def _start(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeou
 
 
 def _clear_stale(folder: Path) -> None:
-    """End what a killed keeper left behind, and forget it."""
+    """End and remove everything that a killed keeper left behind."""
     for name in ("state.json", "starting.json"):
         file = folder / name
         if file.exists():
             left = _read(Left, file)
-            # the keeper's id may be another process's by now
+            # the keeper's pid may have been reused
             sessions = [left["keeper_pid"]] if machine.started(left["keeper_pid"]) is None else []
             end_head(left["mark"], *sessions)
             if is_ours(Path(left["temp_dir"]), TEMP_PREFIX):
@@ -204,8 +204,8 @@ def _clear_stale(folder: Path) -> None:
 
 
 def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
-    """The processes with this mark. Ray's agents write their title over their environment, mark and all (and outlive their
-    raylet for minutes): of those it is told by the session that they were started in."""
+    """The processes with this mark. Ray's agents overwrite their environment, including the mark, with their title (and
+    outlive their raylet by minutes): those are recognised by the session that they were started in."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -221,7 +221,7 @@ def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
 
 
 def end_head(mark: str, *sessions: int) -> None:
-    """End all of a head's processes, also those that one of them began meanwhile."""
+    """End all processes of a head, including any that they start meanwhile."""
     for _ in range(5):
         if left := marked_processes(mark, *sessions):
             end_processes(left, GRACE_S)

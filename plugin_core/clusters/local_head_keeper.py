@@ -1,7 +1,7 @@
 """The keeper of the embedded local cluster: `python -m plugin_core.clusters.local_head_keeper`, started by `local_head`.
 
-It owns one Ray head: starts it, publishes how to reach it, and stops it when nothing has used it for the idle timeout. A
-process of its own, so that the head outlives the step that started it, and is ended even when that step is not.
+It owns one Ray head: starts it, publishes its address, and stops it when it has been idle for the idle timeout. It is a
+separate process, so that the head outlives the step that started it, and is stopped even if that step still runs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from filelock import FileLock
 from plugin_core.clusters import machine
 from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
 
-#: the head is on loopback: no proxy of the environment stands in between
+#: the head is on loopback: ignore the environment's proxies
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on at this moment, all different."""
+    """Distinct loopback ports that are currently unused."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for sock in sockets:
@@ -47,8 +47,8 @@ def free_ports(count: int) -> list[int]:
 
 
 def plain_executable(folder: str) -> str:
-    """This Python by a path without spaces and quotes, by a link in `folder` where it has some: Ray puts the path of its
-    Python unquoted into the shell commands that start its processes."""
+    """A path to this Python without spaces or quotes, through a link in `folder` if needed: Ray does not quote the path of
+    its Python in the shell commands that start its processes."""
     if shlex.quote(sys.executable) == sys.executable:
         return sys.executable
     link = Path(folder, "python")
@@ -59,7 +59,7 @@ def plain_executable(folder: str) -> str:
 def ray_head_command(
     ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None, executable: str = sys.executable
 ) -> list[str]:
-    """`ray start` for a head on loopback that shares nothing with another Ray of the machine; nine ports."""
+    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports."""
     names = (
         "port",
         "dashboard-port",
@@ -78,17 +78,17 @@ def ray_head_command(
 
 def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
     return {
-        # milliseconds between two measurements of all processes for the dashboard's pages; each costs a small machine dear
+        # milliseconds between the dashboard's measurements of all processes, which are expensive on a small machine
         "REPORTER_UPDATE_INTERVAL_MS": "20000",
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
-        # workers started ahead have no runtime environment, which every job of ours has: none would be used
+        # prestarted workers have no runtime environment, but all our jobs do, so they would never be used
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
-        # what looks for "the" cluster of a machine with several finds this one (Ray Train's own clean-up does)
+        # code that looks for the machine's cluster (such as Ray Train's clean-up) must find this one
         "RAY_ADDRESS": f"127.0.0.1:{ports[0]}",
-        # Ray's switch for laptops: every port is bound to 127.0.0.1 and nowhere else
+        # Ray's switch for laptops: binds every port to 127.0.0.1 only
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "AUTOSCALER_METRIC_PORT": str(ports[7]),
         "DASHBOARD_METRIC_PORT": str(ports[8]),
@@ -97,7 +97,7 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
 
 
 def _die_with_parent() -> None:
-    """Linux: the head gets SIGTERM when its keeper dies, however it dies."""
+    """On Linux, the head gets SIGTERM when its keeper dies for any reason."""
     if sys.platform == "linux":
         import ctypes
 
@@ -106,14 +106,14 @@ def _die_with_parent() -> None:
 
 
 def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
-    """The keeper's life: start the head, publish it, watch for idleness, stop it."""
-    alive = (folder / ALIVE).open("a")  # closed, and so unlocked, when this process is gone, and not before
+    """The keeper's main loop: start the head, publish it, watch for idleness, stop it."""
+    alive = (folder / ALIVE).open("a")  # stays open, and locked, until this process ends
     fcntl.flock(alive, fcntl.LOCK_SH)
     _publish(folder / PLACE, here())
     ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir="/tmp" if os.path.isdir("/tmp") else None)
     _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
-    # Ray opens its own folder to everybody; the one around it stays the owner's
+    # Ray makes its own folder world-readable; the folder around it stays owner-only
     ray_dir = os.path.join(temp_dir, "ray")
     environment = {**ray_head_environment(ports, token), MARK: mark}
     ray = subprocess.Popen(
@@ -144,7 +144,7 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
         if _get(head, "/api/jobs/", _has_live_job) is not False:
             last_active = time.monotonic()
         if min(time.monotonic() - last_active, used.ago_s()) > idle_timeout_s:
-            # under the lock nobody can be handed this head and use it in the same moment
+            # the lock prevents `ensure` from returning this head at the same time
             with FileLock(folder / "lock"):
                 if used.ago_s() > idle_timeout_s:
                     (folder / "state.json").unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
 
 
 class _Used:
-    """How long ago a file was touched, by the clock that nobody sets: when its time was seen to be another one."""
+    """How long ago a file was touched, by the monotonic clock: since a change of its mtime was seen."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -182,7 +182,7 @@ def _publish(file: Path, data: object) -> None:
 
 
 def _get(head: Head, path: str, judge: Callable[[Any], bool]) -> bool | None:
-    """`judge` of the API's answer; None when there is no answer."""
+    """`judge` applied to the API's response; None if there is no response."""
     request = urllib.request.Request(head.address + path, headers={"Authorization": f"Bearer {head.token}"})
     try:
         with _DIRECT.open(request, timeout=5) as response:

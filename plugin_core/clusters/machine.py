@@ -1,4 +1,4 @@
-"""Where this process is: the machine, its boot and the container in which process ids and loopback mean something."""
+"""Identify this process's machine, boot and container, the scope of process ids and loopback."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
-#: Linux gives the first PID namespace of a boot this number; any other one is a container's.
+#: The number of Linux's initial PID namespace; any other one is a container's.
 _NO_CONTAINER = "pid:[4026531836]"
 
 
 def key() -> str:
-    """Equal for two processes that see each other's ids and loopback; another one after a reboot, and in each container."""
+    """Equal for two processes that share pids and loopback; differs after a reboot and in each container."""
     found = [socket.gethostname(), boot(), _namespace("pid"), _namespace("net")]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:8]
 
 
 @lru_cache(maxsize=1)
 def boot() -> str:
-    """The id of this boot of the kernel; "" where there is none."""
+    """The kernel's boot id; "" if there is none."""
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -32,7 +32,7 @@ def boot() -> str:
 
 @lru_cache(maxsize=1)
 def installation() -> str:
-    """The id of this machine, the same after a reboot; "" in a container, where it is that of an image."""
+    """This machine's id, which survives reboots; "" in a container, where it would be the image's."""
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "kern.uuid"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -40,9 +40,9 @@ def installation() -> str:
 
 
 def started(pid: int) -> float | None:
-    """When a process began, as a number that stays when the clock is set; None where there is none (a zombie is none)."""
+    """A process's start time, independent of clock changes; None if there is no such process or it is a zombie."""
     if sys.platform == "linux":
-        # psutil adds the time of the boot by today's clock to this number of ticks
+        # psutil would add the boot time, which depends on the current clock, to this number of ticks
         state, *fields = _content(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["Z"]
         return None if state in "ZX" else float(fields[18])
     import psutil

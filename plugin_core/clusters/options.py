@@ -1,4 +1,4 @@
-"""A cluster's options, checked as the fields of a spec are."""
+"""Validate a cluster's options like the fields of a spec."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _files(value: Any) -> dict[str, str]:
 
 def _headers(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ValueError("expected a mapping of names to texts")
+        raise ValueError("expected a mapping of names to strings")
     for name, text in value.items():
         if not isinstance(name, str) or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
             raise ValueError("expected names of letters, digits and '-'")
@@ -35,19 +35,19 @@ def _headers(value: Any) -> dict[str, str]:
     return value
 
 
-#: What goes into a header, a command or a table of processes.
+#: Text that goes into a header, a command or a process table.
 Word = Annotated[str, Strict(), Field(min_length=1, max_length=4096), AfterValidator(readable), AfterValidator(_printable)]
 Token = Annotated[str, Strict(), Field(max_length=65_536), AfterValidator(_printable)]
 Headers = Annotated[dict[str, str], AfterValidator(_headers)]
 Files = Annotated[dict[str, str], AfterValidator(_files)]
-#: Of CPUs or GPUs, of which there may be none.
+#: A number of CPUs or GPUs; may be 0.
 Units = Annotated[int, Strict(), Field(ge=0, le=MAX_PROCESSES)]
-#: As Kubernetes writes it: 4Gi, 500M.
+#: In Kubernetes' notation: 4Gi, 500M.
 Memory = Annotated[str, Strict(), Field(pattern=r"^[1-9][0-9]*(\.[0-9]+)?([EPTGMk]i?|Ki|m)?$", max_length=20)]
 
 
 def check_options(cluster: Any) -> None:
-    """Raise SpecError where a field of a dataclass is not what its type says. What `repr` leaves out is never shown."""
+    """Raise SpecError if a dataclass field does not match its type. Values of fields with `repr=False` are never shown."""
     types = _types(type(cluster))  # type: ignore[arg-type]
     for each in fields(cluster):
         if not each.init:

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The variables and files that are handed over to a job, and the values to mask in its output."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from dataclasses import dataclass, field
 
 from plugin_core.clusters import env_files
 
-#: The variables of a job that name its hand-over, and a worker hook of the user's own.
+#: A job's variables that name its hand-over, and the user's own worker hook.
 VARIABLE, USERS_HOOK = "RAYTRAIN_HANDOVER", "RAYTRAIN_WORKER_HOOK"
 
 
-#: Seconds that Ray keeps a hand-over which nobody renews (its default for what the Jobs API takes), and between renewals.
+#: Seconds for which Ray keeps an unrenewed hand-over (its default for Jobs API uploads), and between renewals.
 KEPT_S, RENEW_S = 600, 240.0
 
 
-#: Shorter values are no secrets worth the name, and masking them would garble any text.
+#: Shorter values are too weak to be secrets, and masking them would garble any text.
 _MASKED_FROM = 6
 
 
-#: Ray shows the first bytes of a package that it cannot store.
+#: Comes first because Ray shows the first bytes of a package that it cannot store.
 _HEADER = b"raytrain hand-over 1\n"
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """Variables, and files by the variable that is to name them."""
+    """Environment variables, and files keyed by the variable that will hold their path."""
 
     env_vars: dict[str, str] = field(default_factory=dict, repr=False)
     env_files: dict[str, str] = field(default_factory=dict, repr=False)
@@ -49,13 +49,13 @@ class Secrets:
 
     @functools.cached_property
     def masks(self) -> list[str]:
-        """What to mask in a text, the longest first: the variables' values, and of the files each line and what it sets."""
+        """The strings to mask, longest first: the variables' values, and each line and assigned value in the files."""
         lines = [line for content in self.env_files.values() for line in content.splitlines()]
         parts = [part for line in lines for part in (line, line.partition("=")[2], line.partition(":")[2])]
         values = {value.strip(" \t'\",") for value in [*self.env_vars.values(), *parts]}
         return sorted((value for value in values if len(value) >= _MASKED_FROM), key=len, reverse=True)
 
     def install(self) -> None:
-        """Set the variables of this process, and open the files that some of them name."""
+        """Set the variables in this process, and create the files."""
         os.environ.update(self.env_vars)
         env_files.install(self.env_files)

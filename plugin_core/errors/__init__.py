@@ -1,26 +1,26 @@
 """Errors of the product.
 
     RayTrainWorkflowsError
-    ├── SpecError                 before the submit; nothing ran; never retried
-    │   ├── InfeasibleError       asks for more than the cluster will ever have
-    │   ├── PayloadError          a function cannot be imported or sent
-    │   ├── SpecChangedError      the run's name already stands for another spec
-    │   ├── ClusterRefusedError   the cluster answers, but not to us (token, no Jobs API)
+    ├── SpecError                 raised before submission; nothing ran; never retried
+    │   ├── InfeasibleError       requests more than the cluster will ever have
+    │   ├── PayloadError          a function cannot be imported or pickled
+    │   ├── SpecChangedError      the run's name is already used for a different spec
+    │   ├── ClusterRefusedError   the cluster rejects our requests (bad token, no Jobs API)
     │   ├── PromotionRefusedError the evaluation did not pass
-    │   └── AliasMovedError       a model's alias stands for another version than expected
-    ├── ClusterUnreachableError   no answer from the cluster; retryable
+    │   └── AliasMovedError       a model's alias points to an unexpected version
+    ├── ClusterUnreachableError   the cluster does not answer; retryable
     ├── StorageError              the run directory cannot be read or written; retryable
-    └── StepError                 after the submit
-        ├── UserCodeError         the user's function raised; never retried by us
+    └── StepError                 raised after submission
+        ├── UserCodeError         the user's function raised; we never retry it
         ├── InfrastructureError   a process, node or connection was lost; retryable
         ├── StorageFullError      no space left; the last complete checkpoint is kept
-        ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` is over
-        ├── StepCancelledError    cancel was asked for
-        ├── LeaseHeldError        another retraining of the model runs
+        ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` expired
+        ├── StepCancelledError    the run was cancelled
+        ├── LeaseHeldError        another retraining of the same model is running
         └── FencedError           a later attempt owns the run
 
-Each class says whether the engine should retry (`retryable`), how the driver and the CLI exit (`exit_code`), and the
-word under which an attempt's end is recorded (`outcome`).
+Each class defines whether the engine should retry (`retryable`), the exit code of the driver and the CLI (`exit_code`),
+and the outcome recorded for the attempt (`outcome`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RayTrainWorkflowsError(Exception):
 
 
 class SpecError(RayTrainWorkflowsError, ValueError):
-    """`sentences`: one for each wrong field, where several are wrong at once."""
+    """`sentences`: one per invalid field, if several are invalid."""
 
     exit_code = 2
     outcome = "spec_error"
@@ -58,7 +58,7 @@ class PayloadError(SpecError):
 
 
 class SpecChangedError(SpecError):
-    """`code_alone`: the fields are the same, and name the same functions, whose code is another."""
+    """`code_alone`: the fields and function names match, and only the functions' code differs."""
 
     def __init__(self, message: str, fields: tuple[str, ...] = (), code_alone: bool = False):
         super().__init__(message, fields, code_alone)
@@ -83,7 +83,7 @@ class ClusterUnreachableError(RayTrainWorkflowsError, ConnectionError):
     exit_code = 2
 
 
-#: What asking a cluster can fail with; neither says anything about a job.
+#: Errors that a request to a cluster can raise; neither says anything about the state of a job.
 CLUSTER_ERRORS = (ClusterUnreachableError, ClusterRefusedError)
 
 
@@ -94,7 +94,7 @@ class StorageError(RayTrainWorkflowsError, OSError):
 
 
 class StepError(RayTrainWorkflowsError, RuntimeError):
-    """A step failed after it was submitted. `details` is the whole traceback where one is known."""
+    """A step failed after submission. `details` is the full traceback, if known."""
 
     exit_code = 12
 
@@ -141,15 +141,15 @@ class FencedError(StepError):
     outcome = "fenced"
 
 
-#: The driver found no receipt under its run URI: the storage is not shared between orchestrator and cluster. It has
-#: no place to record that, so it says it by its exit code alone.
+#: The driver found no receipt under its run URI: the orchestrator and the cluster do not share storage. With nowhere to
+#: record this, the driver reports it through its exit code only.
 EXIT_NOT_SHARED = 16
-#: What was handed over to the job is gone, so its driver cannot reach the storage either.
+#: The data handed over to the job is gone, so its driver cannot reach the storage either.
 EXIT_NOT_HANDED_OVER = 19
-#: The outcome of an attempt whose driver got a SIGTERM. Whether somebody stopped the job or its node went down is for the
-#: supervisor to tell, by what Ray says of the job.
+#: The outcome of an attempt whose driver received SIGTERM. The supervisor uses the job's status in Ray to tell a stopped
+#: job from a lost node.
 TERMINATED = "terminated"
-#: The outcome of an attempt that the cluster took no job of: nothing ran, and another spec may still take the run's name.
+#: The outcome of an attempt whose job the cluster rejected: nothing ran, and a different spec may still use the run's name.
 REFUSED = "refused"
 
 _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
@@ -168,7 +168,7 @@ _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
 
 
 def from_outcome(outcome: str, message: str, details: str = "") -> RayTrainWorkflowsError:
-    """The error that an attempt recorded as its end, as an exception again."""
+    """Rebuild the exception from the outcome that an attempt recorded."""
     message, details = plain(message), plain(details)
     cls = _BY_OUTCOME.get(outcome, SpecError if outcome in (SpecError.outcome, REFUSED) else StepError)
     return cls(message, details) if issubclass(cls, StepError) else cls(message)

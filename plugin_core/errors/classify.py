@@ -1,4 +1,4 @@
-"""What a failed step died of: the user's code, or the infrastructure under it."""
+"""Classify a step's failure: user code or infrastructure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plugin_core.errors import (
     UserCodeError,
 )
 
-#: By package and class: what libraries raise for a lost peer, connection or service, whatever they say of it.
+#: Package → exception classes that always mean a lost peer, connection or service, whatever their message.
 _LOST = {
     "torch": {
         "DistError",
@@ -45,23 +45,23 @@ _LOST = {
     "azure": {"ServiceRequestError", "ServiceResponseError"},
     "google": {"ServerError", "TooManyRequests", "RetryError"},
 }
-#: By package, "" for a plain RuntimeError or OSError: what its errors say of a loss, in its own words.
+#: Package ("" for a plain RuntimeError or OSError) → pattern of its messages for a lost peer, connection or service.
 _SAYS = {
     "": r"gloo/(transport|rendezvous)/|^NCCL error|^When [^:]+: AWS Error|google::cloud::Status\((UNAVAILABLE|INTERNAL)",
     "xgboost": r"/collective/|\[tracker\]|\brabit\b",
     "lightgbm": r"^Socket (send|recv|accept|construction) error|^Connecting to rank \d+ failed",
     "jax": r"^(UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b|gloo/transport/|coordination (service|agent)",
-    # aborted also by a peer that starts anew and finds the collectives of the one before it
+    # a restarted peer that finds its predecessor's collectives also aborts them
     "tensorflow": r"Collective ops is aborted|[Cc]oordination (service|agent)|"
     r"failed to connect to all addresses|Connection reset by peer",
     "grpc": r"StatusCode\.UNAVAILABLE",
 }
-#: What the same libraries say of a mistake in the code, which comes again however often it is tried.
+#: Messages of the same libraries for a bug in the code, which a retry cannot fix.
 _MISTAKE = re.compile(
     r"invalid (usage|argument)|ncclInvalid|^Mismatched |"
     r"AWS Error (ACCESS_DENIED|NO_SUCH_\w+|INVALID_\w+|SIGNATURE_DOES_NOT_MATCH|MALFORMED_\w+|VALIDATION|MISSING_\w+)"
 )
-#: The operating system's words for a lost connection. In an error without a number they count where a library raised it.
+#: The operating system's messages for a lost connection. Without an errno they count only if a library raised them.
 _STRERROR = re.compile(r"Connection (reset|closed) by peer|Connection refused|Broken pipe|Connection timed out")
 _ERRNO = re.compile(r"\[[Ee]rrno (\d+)\]")
 _LOST_NUMBERS = {
@@ -69,16 +69,16 @@ _LOST_NUMBERS = {
     *(errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, errno.ESHUTDOWN),
     *(errno.EIO, errno.ESTALE),
 }
-#: Answers of a service that another try may not get, by its HTTP status or its own word.
+#: Transient service errors, by HTTP status or by the service's error code.
 _BUSY_STATUS, _BUSY_CODES = 429, {"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout", "InternalError"}
 _FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
 
 def classify(error: BaseException) -> RayTrainWorkflowsError:
-    """The error of ours that an exception of a step means; errors of ours stay as they are.
+    """Map an exception from a step to one of our errors; our own errors are returned unchanged.
 
-    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. A full
-    storage wins over that, since trying again cannot cure it.
+    One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. Full
+    storage takes precedence over that, because a retry cannot fix it.
     """
     causes = _causes(error)
     for cause in causes.values():
@@ -96,7 +96,7 @@ def classify(error: BaseException) -> RayTrainWorkflowsError:
 
 
 def _causes(error: BaseException) -> dict[Any, BaseException]:
-    """The exceptions behind Ray's wrappers, by the worker's rank (None: no worker)."""
+    """Unwrap Ray's exceptions: worker rank (None: not a worker) → exception."""
     from ray.exceptions import RayActorError, RayTaskError
     from ray.train import ControllerError, WorkerGroupError
 
@@ -113,7 +113,7 @@ def _causes(error: BaseException) -> dict[Any, BaseException]:
 
 
 class _CreationError(Exception):
-    """What a user's class raised in an actor's `__init__`, of which Ray keeps the text alone."""
+    """An exception from a user class's `__init__` in an actor, of which Ray keeps only the text."""
 
     def __init__(self, text: str):
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
@@ -148,7 +148,10 @@ def _is_infrastructure(error: BaseException) -> bool:
 
 
 def _tells_of_a_loss(error: BaseException) -> bool:
-    """By the type and where it was raised; by its words only where these are its library's own."""
+    """Whether an exception means a lost peer, connection or service, judged by its type and where it was raised.
+
+    The message counts only if it is the library's own.
+    """
     if isinstance(error, _CreationError):
         names, said = {(error.package, error.name)}, error.said
         kind = getattr(builtins, error.name, Exception) if not error.package else Exception
@@ -178,19 +181,19 @@ def _os_error_is_loss(error: BaseException, kind: type, said: str) -> bool:
         return error.errno == socket.EAI_AGAIN
     if isinstance(getattr(error, "reason", None), OSError):  # urllib's URLError
         return _tells_of_a_loss(error.reason)  # type: ignore[attr-defined]
-    # arrow's have their number in the text alone
+    # pyarrow puts the errno only in the message
     number = _ERRNO.search(said)
     return (number is not None and int(number[1]) in _LOST_NUMBERS) or bool(re.search(_SAYS[""], said))
 
 
 def _is_busy(response: dict[str, Any]) -> bool:
-    """Whether an answer of botocore's is one that another try may not get."""
+    """Whether a botocore response is a transient error."""
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status >= 500 or status == _BUSY_STATUS or response.get("Error", {}).get("Code") in _BUSY_CODES
 
 
 def _raised_in_a_library(error: BaseException) -> bool:
-    """Whether the innermost frame is of an installed package."""
+    """Whether the innermost frame belongs to an installed package."""
     text = getattr(error, TRACEBACK, None) or "".join(traceback.format_tb(error.__traceback__))
     files = re.findall(r'File "([^"]+)", line', text)
     return bool(files) and not {"site-packages", "dist-packages"}.isdisjoint(re.split(r"[\\/]", files[-1]))
@@ -217,5 +220,5 @@ def _details(causes: dict[Any, BaseException]) -> str:
     return "\n".join(parts)[-20_000:]
 
 
-#: The attribute of an exception that carries its traceback, as text, from a worker to the driver.
+#: The exception attribute that carries the traceback text from a worker to the driver.
 TRACEBACK = "_raytrain_traceback"

@@ -1,16 +1,16 @@
-"""Text that other people wrote, made safe for a terminal, a log and a page of Markdown."""
+"""Sanitise untrusted text for terminals, logs and Markdown."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-#: Escape sequences (ECMA-48): CSI; strings for the terminal (OSC, DCS, SOS, PM, APC) up to their end, or the line's where
-#: they have none; the others, of two bytes or with intermediates.
+#: Escape sequences (ECMA-48): CSI; control strings (OSC, DCS, SOS, PM, APC) up to their terminator, or the end of the line
+#: if unterminated; all others, of two bytes or with intermediates.
 _STRING = r"[^\n\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
 _ESCAPES = re.compile(rf"\x1b(?:\[[0-?]*[ -/]*[@-~]?|[\]PX^_]{_STRING}|[ -/]*[0-~]?)")
-#: What only a text beyond ASCII can hold: CSI and strings that begin with one C1 character, other control characters, marks
-#: that turn the direction of text, halves of characters.
+#: Found only in non-ASCII text: CSI and control strings introduced by a C1 character, other control characters,
+#: bidirectional marks, lone surrogates.
 _BEYOND_ASCII = re.compile(
     rf"\x9b[0-?]*[ -/]*[@-~]?|[\x90\x98\x9d-\x9f]{_STRING}"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -20,7 +20,7 @@ _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", **
 
 
 def plain(text: str) -> str:
-    """A text of lines without anything that a terminal obeys or that hides other text."""
+    """Remove everything that controls a terminal or hides other text; line breaks stay."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -35,11 +35,11 @@ def _plain_ascii(text: str) -> str:
 
 
 def markdown_text(value: Any) -> str:
-    """A value as text within Markdown: no HTML, link, image or code in it, and no end of a table's cell."""
+    """A value as Markdown text; HTML, links, images, code and table cell separators are escaped."""
     return plain(str(value)).translate(_MARKDOWN)
 
 
 def markdown_code(value: Any) -> str:
-    """A value as code within Markdown."""
+    """A value as inline Markdown code."""
     text = plain(str(value)).replace("`", "'").replace("\n", " ").replace("|", "\\|")
     return f"`{text}`"

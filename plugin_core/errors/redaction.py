@@ -1,4 +1,4 @@
-"""TODO"""
+"""Remove credentials from URIs before they appear in a message or log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def shown_uri(uri: str) -> str:
-    """A URI that was not checked, for a message: without user-info, without the values of its query, on one line."""
+    """An unchecked URI for a message: on one line, without user info and query values."""
     scheme, found, rest = CONTROL.sub("?", uri).partition("://")
     if not found:
         return scheme
@@ -24,5 +24,5 @@ def shown_uri(uri: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """A text in which each URL stands as `shown_uri` shows it."""
+    """Replace each URL in a text by its `shown_uri` form."""
     return re.sub(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]*", lambda found: shown_uri(found.group()), text)

@@ -1,4 +1,4 @@
-"""A value as an error message shows it: one short line, whatever it is, and without what may be secret."""
+"""Format any value for an error message: one short line, without secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from plugin_core.errors.redaction import redacted
 
-#: Names of fields, and keys of mappings, whose values no message tells.
+#: Field names and mapping keys whose values never appear in a message.
 _PRIVATE = re.compile(
     r"env_vars|env_files|runtime_env|header|authorization|token|secret|passw|credential|(api|access|private)_?key",
     re.IGNORECASE,
@@ -35,8 +35,8 @@ _SHORT.maxstring = _SHORT.maxother = 300
 
 
 def shown(value: Any, field: str = "") -> str:
-    """`repr` without what URLs keep secret, cut where it is long, deep or cyclic; the type's name for what has no `repr` (a
-    number of 5,000 digits), and for the value of a field that may be secret."""
+    """`repr` with URLs redacted, truncated if it is long, deep or cyclic. The type's name for a value whose `repr` fails (a
+    number of 5,000 digits) and for a field that may be secret."""
     if _private(field):
         return f"a value of type {type(value).__name__}"
     try:

@@ -1,4 +1,1 @@
-"""Everything that touches Ray's private API, behind functions and classes of our own names.
-
-No other package may import `ray._*` or `ray.*._internal`.
-"""
+"""Wrappers around Ray's private API. No other package may import `ray._*` or `ray.*._internal`."""

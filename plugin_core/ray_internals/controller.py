@@ -1,4 +1,4 @@
-"""The hooks of Ray Train's controller. The public `UserCallback` sees neither phases nor the end of a run."""
+"""Callbacks of Ray Train's controller. The public `UserCallback` is not notified of phases or of the end of a run."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from ray.train.v2._internal.execution.callback import WorkerGroupCallback as Wor
 
 
 def state_name(state: Any) -> str:
-    """The name of a controller's state in lower case: initializing, scheduling, running, restarting, …"""
+    """The controller state's name in lower case: initializing, scheduling, running, restarting, …"""
     return str(state._state_type.state_name).lower()

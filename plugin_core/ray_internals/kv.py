@@ -1,6 +1,6 @@
-"""The key-value store of a Ray head, for a driver that has not joined Ray yet, and for workers.
+"""The key-value store of a Ray head, for workers and for a driver that has not called `ray.init` yet.
 
-What the Jobs API is given under /api/packages/gcs/NAME lies there too, under `key(NAME)`.
+Packages uploaded to the Jobs API under /api/packages/gcs/NAME are stored there too, under `key(NAME)`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def key(name: str) -> str:
 
 
 def get(name: str, address: str) -> bytes | None:
-    """The bytes under a name; None where there are none. The later calls go to the same head."""
+    """The bytes stored under a name, or None. `put` and `delete` then use the same head."""
     global _client
     _client = GcsClient(address=address)
     found: bytes | None = _client.internal_kv_get(key(name).encode(), None, timeout=TIMEOUT_S)
@@ -27,7 +27,7 @@ def get(name: str, address: str) -> bytes | None:
 
 
 def get_in_worker(name: str) -> bytes | None:
-    """The same in a process that Ray has started, by its own connection."""
+    """`get` through the existing connection of a process that Ray started."""
     from ray.experimental.internal_kv import _internal_kv_get
 
     found: bytes | None = _internal_kv_get(key(name))
@@ -35,7 +35,7 @@ def get_in_worker(name: str) -> bytes | None:
 
 
 def put(name: str, data: bytes, seconds: int) -> None:
-    """Keep the bytes; Ray deletes them when so many seconds have passed since the last such call."""
+    """Store the bytes; Ray deletes them `seconds` after the last call."""
     assert _client is not None
     _client.pin_runtime_env_uri(key(name), seconds, timeout=TIMEOUT_S)
     _client.internal_kv_put(key(name).encode(), data, True, None, timeout=TIMEOUT_S)

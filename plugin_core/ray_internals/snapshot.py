@@ -13,19 +13,19 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import _Chec
 
 @dataclass(frozen=True)
 class Registered:
-    """A checkpoint that Ray Train's controller has registered: the name of its directory, and its report's metrics."""
+    """A checkpoint that Ray Train's controller has registered: its directory name and its report's metrics."""
 
     name: str
     metrics: dict[str, Any]
 
 
 def parse(data: bytes) -> tuple[list[Registered], str]:
-    """The checkpoints that a snapshot lists in the order of their reports, and what is wrong with it ("": nothing)."""
+    """The checkpoints in a snapshot, in report order, and a description of its defect ("" if valid)."""
     try:
         raw = json.loads(data)
         state = _CheckpointManagerState.model_validate(raw)
     except (ValueError, TypeError) as exc:
-        return [], f"is torn or no snapshot ({str(exc).splitlines()[0][:100]})" if data else "is empty"
+        return [], f"is truncated or not a snapshot ({str(exc).splitlines()[0][:100]})" if data else "is empty"
     results = sorted(
         zip(state.checkpoint_report_indices, state.checkpoint_results, strict=False), key=lambda pair: int(pair[0])
     )
@@ -39,7 +39,7 @@ def parse(data: bytes) -> tuple[list[Registered], str]:
 
 
 def dump(registered: list[Registered], order: list[int]) -> bytes:
-    """The snapshot of these checkpoints, oldest first. `order`: their indices from the worst to the best."""
+    """Serialise a snapshot of these checkpoints, oldest first. `order`: their indices from worst to best."""
     states = [_TrainingResultState(checkpoint_dir_name=entry.name, metrics=entry.metrics) for entry in registered]
     state = _CheckpointManagerState(
         checkpoint_results=[states[i] for i in order],
@@ -56,5 +56,5 @@ def dump(registered: list[Registered], order: list[int]) -> bytes:
 
 
 def metric(metrics: dict[str, Any], path: str) -> Any:
-    """A metric by its path through nested ones, joined by "/", as `checkpoint_score_attribute` names it; None: absent."""
+    """A metric by its "/"-joined path, as in `checkpoint_score_attribute`; None if absent."""
     return flatten_dict(metrics).get(path)

@@ -18,16 +18,16 @@ class WorkerContext(Protocol):
 
 
 def worker_context() -> WorkerContext:
-    """The context of this worker. Raises RuntimeError outside of one."""
+    """The context of this worker. Raises RuntimeError outside a worker."""
     context: WorkerContext = get_train_context()
     return context
 
 
 def install(utils: DistributedTrainFnUtils) -> None:
-    """Let `ray.train.report` and its kin call `utils` in this worker."""
+    """Make `ray.train.report` and related functions call `utils` in this worker."""
     train_fn_utils.set_train_fn_utils(utils)
 
 
 def upload_checkpoint(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
-    """Upload a local checkpoint into the run directory of this worker, as Ray Train itself does."""
+    """Upload a local checkpoint to this worker's run directory, as Ray Train does."""
     return get_train_context().storage_context.persist_current_checkpoint(checkpoint, name)

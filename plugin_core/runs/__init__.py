@@ -1,4 +1,4 @@
-"""The run directory: what a run keeps on storage, and the rules for who may write it.
+"""The run directory: a run's state on storage, and the rules for who may write it.
 
-Starting, watching and executing runs live elsewhere (`supervisor`, `driver`).
+Code that starts, watches and executes runs is elsewhere (`supervisor`, `driver`).
 """

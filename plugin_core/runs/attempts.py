@@ -1,15 +1,15 @@
-"""The folder `.step/attempts/`: one listing of it tells a driver and an orchestrator all that may have changed.
+"""The folder `.step/attempts/`: one listing tells a driver or orchestrator everything that may have changed.
 
     NNN.json                  receipt of attempt NNN, and fencing token    (orchestrator, create if absent)
     NNN.end.json              how it ended, and why                        (driver; create if absent)
-    NNN.beat.json             a counter that moves, and the phase          (driver)
-    NNN.links.json            where its trackers show it                   (driver)
-    NNN.cancel.json           attempts up to NNN are to stop               (orchestrators, create if absent)
-    NNN.cancel-ID.json        the whole run is, of which NNN was the newest attempt then   (the same)
+    NNN.beat.json             heartbeat: a counter and the phase           (driver)
+    NNN.links.json            links to its tracking runs                   (driver)
+    NNN.cancel.json           cancels attempts up to NNN                   (orchestrators, create if absent)
+    NNN.cancel-ID.json        cancels the whole run; NNN was the newest attempt   (orchestrators, create if absent)
     interest.json             a counter: somebody still waits              (orchestrators)
 
-What is not wanted is told by names alone, each written once: of two who cancel, none writes over the other's. Whether a
-heart beats, or somebody waits, is told by a version that is another one than before. Clocks are never compared.
+Cancels are encoded in file names, each written once, so concurrent cancels never overwrite each other. A heartbeat, or the
+interest of an orchestrator, shows in a changed file version. Clocks are never compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CANCEL = re.compile(r"(\d+)\.cancel(?:-([0-9a-f]+))?\.json")
 
 @dataclass(frozen=True)
 class Receipt:
-    """Written before the submit: which Ray job an attempt is, and where. The highest one owns the run (the fence).
+    """Written before submission: an attempt's Ray job and cluster. The highest attempt owns the run (the fence).
 
     `cluster` is the cluster's identity (see `clusters.Cluster`), `incarnation` the session name of its head.
     """
@@ -42,14 +42,14 @@ class Receipt:
     cluster: str = ""
 
     def job_url(self, dashboard_url: str = "") -> str:
-        """The job's page; "" where the receipt names none. `dashboard_url`: where a person reaches the dashboard, when that
-        is not `address`."""
+        """The URL of the job's dashboard page, or "". `dashboard_url`: the dashboard's address for people, if it is not
+        `address`."""
         return safe_link(f"{(dashboard_url or self.address).rstrip('/')}/#/jobs/{self.submission_id}")
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` the whole traceback."""
+    """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` is the full traceback."""
 
     outcome: str
     message: str = ""
@@ -59,7 +59,7 @@ class AttemptEnd:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """Of a driver that lives. `elapsed_s`: since its attempt began."""
+    """Written by a live driver. `elapsed_s`: since the attempt started."""
 
     counter: int
     phase: str
@@ -68,10 +68,10 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Intent:
-    """What is not wanted any more. A cancel is never taken back; it just does not hold for attempts that start later.
+    """The cancels of a run. A cancel is never withdrawn; it just does not apply to attempts that start later.
 
-    `cancel_through`: attempts up to this one are to stop. `whole_run`: an id of each cancel of the whole run, which every
-    call that followed the run at that time obeys too; `whole_through` is the newest attempt that any of them found.
+    `cancel_through`: attempts up to this one must stop. `whole_run`: the ids of cancels of the whole run, which also end
+    every call that was following the run at the time; `whole_through` is the newest attempt that any of them saw.
     """
 
     cancel_through: int = 0
@@ -80,7 +80,7 @@ class Intent:
 
     @classmethod
     def told_by(cls, names: Iterable[str]) -> Intent:
-        """By the names in the folder."""
+        """Parse the names in the folder."""
         found = [(int(match[1]), match[2]) for name in names if (match := _CANCEL.fullmatch(name))]
         whole = [(attempt, mark) for attempt, mark in found if mark]
         return cls(
@@ -99,7 +99,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class OldIntent:
-    """`.step/intent.json`, in which earlier versions kept it."""
+    """`.step/intent.json`, as written by earlier versions."""
 
     cancel_through: int = 0
     whole_run: str = ""
@@ -111,13 +111,13 @@ class OldIntent:
 
 @dataclass(frozen=True)
 class Attempts:
-    """The folder as it was listed: each file's name and version."""
+    """One listing of the folder: file name → version."""
 
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def latest(self) -> int:
-        """The number of the newest attempt; 0: none."""
+        """The number of the newest attempt; 0 if there is none."""
         return max(numbered(list(self.versions)), default=0)
 
     @property
@@ -126,11 +126,11 @@ class Attempts:
 
     @property
     def interest(self) -> str:
-        """Another one each time that somebody shows interest; "" where nobody did."""
+        """A version that changes whenever somebody shows interest; "" if nobody has."""
         return self.versions.get(INTEREST, "")
 
     def of(self, attempt: int, what: str = "") -> str | None:
-        """The version of an attempt's file, None where there is none: its receipt, or its "end", "beat" or "links"."""
+        """The version of an attempt's receipt, or its "end", "beat" or "links" file; None if absent."""
         return self.versions.get(file_name(attempt, what))
 
 

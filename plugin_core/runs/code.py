@@ -1,7 +1,7 @@
-"""What a job may run: the code of a run as it was when the job was submitted.
+"""Pin a run's code to its state at submission.
 
-Its digest is an argument of the job, where nobody who can write to the run directory can change it. The driver compares
-before it unpickles or imports anything, and uses what it compared.
+The code's digest is a job argument, which nobody with write access to the run directory can change. The driver verifies it
+before it unpickles or imports anything, and uses the verified bytes.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from plugin_core.errors import InfrastructureError
 from plugin_core.runs.directory import CODE, RunDir
 
 SPEC, PAYLOAD, SOURCES = CODE
-#: Fields that another call of the same step may change while the job waits to begin. Both sides of a submit, of whichever
-#: versions, have to leave out the same: do not change these.
+#: Fields that another call of the same step may change while the job is pending. Both sides of a submission, of any
+#: versions, must exclude the same fields: do not change these.
 _FREE = frozenset({"limits", "tracking", "run_config", "report_all_ranks", "world_check"})
 
 
 def digest(rundir: RunDir) -> str:
-    """Of the run's code, for a submit. Raises SpecError where another user could have put it there."""
+    """The digest of the run's code, for submission. Raises SpecError if another user may have written it."""
     rundir.check_owner()
     return _digest(_read(rundir))
 
 
 def hold(rundir: RunDir, expected: str) -> None:
-    """Let `directory` answer with the code that has this digest, whatever happens to its files from now on.
+    """Keep the code with this digest in memory, so that `directory` returns it even if the files change later.
 
-    Raises InfrastructureError where they have changed since the submit; "" expects nothing: an older orchestrator's job.
+    Raises InfrastructureError if they changed since submission. "" skips the check: the job of an older orchestrator.
     """
     files = _read(rundir)
     if expected and _digest(files) != expected:
         raise InfrastructureError(
-            f"{rundir.uri}: spec.json, payload.pkl or code.zip in .step/ is not what it was when this job was submitted"
+            f"{rundir.uri}: spec.json, payload.pkl or code.zip in .step/ has changed since this job was submitted"
         )
     rundir.held = files
 
 
 def of_held(rundir: RunDir) -> str:
-    """The digest of what a run directory holds; "" where it holds nothing."""
+    """The digest of the code that `hold` keeps; "" if there is none."""
     return _digest(rundir.held) if rundir.held is not None else ""
 
 
 def _read(rundir: RunDir) -> dict[str, bytes]:
-    rundir.read_record()  # raises where there is none, or a damaged one
+    rundir.read_record()  # raises if missing or damaged
     files = {SPEC: rundir.step.child(SPEC).read() or b"{}"}
     record = json.loads(files[SPEC])
     for name, field in ((PAYLOAD, "payload"), (SOURCES, "sources")):

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The context that a step runs in."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from plugin_core.specs.results import RunRef
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a step gets: its spec, its run, its functions, and a way to say where it is."""
+    """A step's spec, run and functions, and callbacks to report its progress."""
 
     spec: StepSpec
     rundir: RunDir
     attempt: int
     payload: dict[str, Any]
     set_phase: Callable[[str], None]
-    #: says where the trackers show the run, by tracker
+    #: reports the links to the tracking runs, by tracker
     set_links: Callable[[dict[str, str]], None] = lambda links: None
-    #: for rank 0 and for the others, by which native calls of a tracker find its run, or none
+    #: for rank 0 and for the others: variables by which a tracker's native calls find its run, or none
     worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
     @property
@@ -32,7 +32,7 @@ class StepContext:
         return RunRef(uri=self.rundir.uri, name=self.rundir.name, attempt=self.attempt)
 
     def child(self, name: str, spec: StepSpec, field: str) -> StepContext:
-        """The context of a run within this one, which is given by a field of this one's spec; made where it is not yet."""
+        """The context of a child run, given by a field of this run's spec. Creates the child run if needed."""
         inside = {
             key.removeprefix(f"{field}."): value for key, value in self.payload.items() if key.startswith(f"{field}.")
         }
@@ -41,7 +41,7 @@ class StepContext:
         return replace(self, spec=spec, rundir=rundir, payload=inside)
 
     def function(self, field: str) -> Callable[..., Any]:
-        """The user's function of a spec field: out of the payload, or imported."""
+        """The user's function of a spec field: from the payload, or imported."""
         if field in self.payload:
             found: Callable[..., Any] = self.payload[field]
             return found

@@ -1,4 +1,4 @@
-"""What a dataset is at this moment, as a short hash: equal as long as it is the same data."""
+"""Fingerprint a dataset's current content: the hash stays equal as long as the data does."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from plugin_core.storage.location import Location
 
 
 def dataset_fingerprint(config: DatasetConfig) -> str | None:
-    """The user's own `version` where there is one; else the files' names, sizes and times of change, and the schema where
-    the format has one. None: a function's dataset without a version, of which nothing can be told. Raises StorageError
-    where the files cannot be looked at."""
+    """Hash the user's `version`, if set; else the files' names, sizes and mtimes, and the schema if the format has one.
+    None for a function's dataset without a version. Raises StorageError if the files cannot be looked up."""
     what: dict[str, Any] = {"columns": config.columns, "format": config.guessed_format, "kwargs": config.kwargs}
     if config.split is not None:
         what["split"] = config.split.model_dump()
@@ -29,17 +28,17 @@ def dataset_fingerprint(config: DatasetConfig) -> str | None:
 
 
 def has_schema(config: DatasetConfig) -> bool:
-    """Whether its format has one that can be read without Ray; the columns of the others are of Ray's naming."""
+    """Whether the format has a schema that can be read without Ray; for other formats Ray names the columns."""
     return config.path is not None and config.guessed_format in ("parquet", "csv", "json")
 
 
 def schema_of(location: Location, file_format: str | None) -> Any:
-    """The pyarrow schema of files. Raises SpecError where they are of another format, StorageError."""
+    """The pyarrow schema of files. Raises SpecError if they have a different format, and StorageError."""
     return arrow_dataset(location, file_format).schema
 
 
 def arrow_dataset(location: Location, file_format: str | None, field: str = "path") -> Any:
-    """The files as a pyarrow dataset. Raises SpecError about `field` where they are of another format, StorageError."""
+    """The files as a pyarrow dataset. Raises SpecError about `field` if they have a different format, and StorageError."""
     import pyarrow
     import pyarrow.dataset
 
@@ -47,14 +46,14 @@ def arrow_dataset(location: Location, file_format: str | None, field: str = "pat
         return pyarrow.dataset.dataset(location.path, filesystem=location.fs, format=file_format)
     except pyarrow.ArrowInvalid as exc:
         raise SpecError(
-            f"{field}: got {location.uri!r}, which is no readable {file_format} ({str(exc).splitlines()[0]})"
+            f"{field}: got {location.uri!r}; expected readable {file_format} ({str(exc).splitlines()[0]})"
         ) from exc
     except OSError as exc:
         raise StorageError(f"{field}: {location.uri} cannot be read: {exc}") from exc
 
 
 def fingerprint_of_all(datasets: Mapping[str, DatasetConfig]) -> str | None:
-    """Of several datasets by name; None where one of them has none, or there are none."""
+    """The fingerprint of several named datasets; None if there are none, or one has no fingerprint."""
     each = {name: dataset_fingerprint(config) for name, config in datasets.items()}
     return _hash(each) if each and None not in each.values() else None
 
@@ -68,7 +67,7 @@ def _files(path: str) -> list[tuple[str, int, int]]:
         single = info.type == FileType.File
         found = [info] if single else place.fs.get_file_info(FileSelector(place.path, recursive=True))
     except OSError as exc:
-        raise StorageError(f"{place.uri} cannot be looked at: {exc}") from exc
+        raise StorageError(f"{place.uri} cannot be looked up: {exc}") from exc
     return sorted((file.path, file.size, file.mtime_ns or 0) for file in found if file.type == FileType.File)
 
 

@@ -1,16 +1,16 @@
-"""The run directory `<storage_path>/<name>/`: Ray's own files, and ours beside them under `.step/`.
+"""The run directory `<storage_path>/<name>/`: Ray's own files, with ours under `.step/`.
 
-Everything an outsider needs to know about a run is here, so that neither the orchestrator nor the cluster has to live:
+It holds the run's complete state, so a run can be inspected without its orchestrator or cluster:
 
     .step/spec.json, payload.pkl, code.zip   what runs                           (orchestrator)
-    .step/request.json                       which request of an engine it serves (orchestrator)
+    .step/request.json                       the engine request that it serves   (orchestrator)
     .step/attempts/…                         each attempt's receipt, heartbeat and end; cancels (see `attempts`)
-    .step/told/READER.json                   what was told of journal and log  (orchestrators)
+    .step/told/READER.json                   read positions in journal and log   (orchestrators)
     .step/journal/NNN-SSSSSSS.jsonl          every report                        (Ray Train controller)
-    .step/result.json                        the result, last                    (driver; create if absent)
+    .step/result.json                        the result, written last            (driver; create if absent)
     .step/pins/CHECKPOINT/…                  who else needs a checkpoint         (registries, child runs, other runs)
-    _children/NAME/                          a run within this one: a trial of a search, a part of a retraining. It has no
-                                             attempts of its own: those of the outermost run are its fence.
+    _children/NAME/                          a child run: a trial of a search, or a part of a retraining. It has no
+                                             attempts of its own: the outermost run's attempts are its fence.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from plugin_core.storage.stored_files import Object, Record, parse
 
 T = TypeVar("T")
 CHILDREN = "_children"
-#: The files under `.step/` that say what runs.
+#: The files under `.step/` that define what runs.
 CODE = ("spec.json", "payload.pkl", "code.zip")
-#: No record of ours, results with their slices included, comes near so many bytes; an orchestrator reads no more.
+#: The most bytes of a record that an orchestrator reads. Our records, including results with slices, are far smaller.
 RECORD_BYTES = 64 * 2**20
-#: A journal's file, and how many of its lines (of a log, characters).
+#: A journal segment's name, and a number of its lines (for a log: characters).
 Segment = Annotated[str, StringConstraints(pattern=r"^\d{1,9}-\d{1,9}\.jsonl$")]
 Lines = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
 class Request:
-    """Who asked for the run last (see `generations`), and the request whose answer was handed over; "" for none."""
+    """The last request for the run (see `generations`), and the request whose result was delivered; "" for none."""
 
     asked: str = ""
     delivered: str = ""
@@ -63,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Position:
-    """How far somebody has read: lines of the journal's last segment by its name, characters by the log's job."""
+    """A read position: lines of the journal's last segment, by its name; characters of each job's log, by the job."""
 
     journal: dict[Segment, Lines] = field(default_factory=dict)
     logs: dict[str, Lines] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class RunDir:
         self.location = location
         self.generation = generation
         self.step = location.child(".step")
-        #: what this object answers with instead of the files of `CODE` (see `runs/code.py`)
+        #: content that replaces the files of `CODE` (see `runs/code.py`)
         self.held: dict[str, bytes] | None = None
         self._attempts = self.step.child(FOLDER)
 
@@ -84,7 +84,7 @@ class RunDir:
     def of(cls, spec: StepSpec, generation: int = 1) -> RunDir:
         name = spec.run_config.name
         if not name:
-            raise SpecError("run_config.name: missing; a run needs a name, under which a retry resumes it")
+            raise SpecError("run_config.name: missing; a retry resumes the run by this name")
         storage = Location.of(spec.run_config.storage_path or default_storage_path())
         return cls(storage.child(name if generation == 1 else f"{name}.g{generation}"), generation)
 
@@ -109,7 +109,7 @@ class RunDir:
 
     @property
     def outermost(self) -> RunDir:
-        """The run that this one is within, and which has the attempts; itself where it is within none."""
+        """The outermost run, which has the attempts; this run itself if it is not a child."""
         return RunDir.at(self.location.before(CHILDREN).uri)
 
     @property
@@ -119,43 +119,43 @@ class RunDir:
     # ---- what runs
 
     def exists(self) -> bool:
-        """Whether something was ever asked for under this name here."""
+        """Whether a run was ever requested here."""
         return self._read("spec.json") is not None
 
     def is_of(self, name: str) -> bool:
-        """Whether what lies here is the run of that name, in whichever generation."""
+        """Whether this is a run of that name, in any generation."""
         found: Any = self._read_as(Object, "spec.json")
         for name_of in ("spec", "run_config", "name"):
             found = found.get(name_of) if isinstance(found, dict) else None
         return bool(found == name)
 
     def write_spec(self, spec: StepSpec, *, replace_code: bool = False) -> None:
-        """Keep the spec and its functions, or check that what is kept is the same.
+        """Store the spec and its functions, or check that the stored spec is the same.
 
-        `replace_code`: another code behind the same functions is kept in the place of what was there.
-        Raises SpecChangedError, naming the fields, where this run's directory stands for another spec; PayloadError
-        where a function cannot be sent.
+        `replace_code`: replace the stored code of the same functions if it has changed.
+        Raises SpecChangedError naming the fields if the directory holds a different spec, PayloadError if a function cannot
+        be pickled.
         """
         record, payload, sources = make_record(spec)
         self.check_owner()
         kept = self._read_as(Record, "spec.json")
         if kept is None and self.generation == 1 and GENERATION.search(self.name):
             raise SpecError(
-                f"run_config.name: got {self.name!r}; expected a name without .gN at its end, which counts the generations"
-                " of a run"
+                f"run_config.name: got {self.name!r}; expected a name without the suffix .gN, which counts a run's"
+                " generations"
             )
         if kept is not None:
             changed = changed_fields(kept, record)
             alone = code_alone(kept, record)
             begun = self._has_begun()
             if begun and not changed and kept["payload"] == record["payload"] and kept.get("python") == record["python"]:
-                # the code of a run that began stays as it is: a job of it may be about to read it
+                # keep the code of a run that has started: a job may be about to read it
                 payload = sources = b""
             if changed and not (replace_code and alone) and begun:
                 names = ", ".join(changed)
                 raise SpecChangedError(
-                    f"run_config.name: got {self.name!r}, which already stands for another spec at {self.uri} (different:"
-                    f" {names}); expected the same spec, or another name",
+                    f"run_config.name: got {self.name!r}, which is already used for a different spec at {self.uri}"
+                    f" (different: {names}); expected the same spec, or another name",
                     tuple(changed),
                     alone,
                 )
@@ -166,38 +166,38 @@ class RunDir:
         self._write_json("spec.json", record)
 
     def check_owner(self) -> None:
-        """Raise SpecError where this directory, or the code in it, belongs to another local user."""
+        """Raise SpecError if this directory, or the code in it, belongs to another local user."""
         if self.location.is_local:
             ownership.check_run(self.location.path, [".step", *(f".step/{name}" for name in CODE)])
 
     def _has_begun(self) -> bool:
-        """Whether some of it ran, or may have."""
+        """Whether any attempt ran or may have run."""
         if self.result() is not None:
             return True
         ends = [self.end(attempt) for attempt in self.receipts()]
         return any(end is None or end.outcome != REFUSED for end in ends)
 
     def write_child_spec(self, spec: StepSpec) -> None:
-        """Keep the spec of a run within another one, whose functions are the outer one's."""
+        """Store the spec of a child run, whose functions are the outer run's."""
         kind = spec.kind
         self._write_json("spec.json", {"schema": SCHEMA, "kind": kind, "spec": spec.to_json(), "payload": False})
 
     def read_record(self) -> Record:
         record = self._read_as(Record, "spec.json")
         if record is None:
-            raise SpecError(f"run: got {self.uri!r}; there is no run (no .step/spec.json)")
+            raise SpecError(f"run: got {self.uri!r}; expected a run directory (it has no .step/spec.json)")
         if record["schema"] > SCHEMA:
             raise SpecError(
-                f"schema: got {record['schema']}; expected up to {SCHEMA}: upgrade ray-train-workflows to read it"
+                f"schema: got {record['schema']}; expected at most {SCHEMA}: upgrade ray-train-workflows to read it"
             )
         return record
 
     def read_spec(self) -> StepSpec:
-        """The spec as data; its by-value functions are names here."""
+        """The spec as data, with by-value functions as names."""
         return parse_spec(self.read_record()["spec"])
 
     def read_payload(self) -> dict[str, Any]:
-        """The by-value functions, in the Python they were pickled for."""
+        """The by-value functions. Raises PayloadError under a different Python minor version."""
         record = self.read_record()
         if not record["payload"]:
             return {}
@@ -222,20 +222,20 @@ class RunDir:
         self._write_json("request.json", asdict(replace(self.request(), asked=request)))
 
     def deliver(self, request: str) -> None:
-        """The result was handed to whoever made this request; the next request begins a new generation."""
+        """Record that the result was delivered for this request; the next request starts a new generation."""
         self._write_json("request.json", asdict(Request(request, request)))
 
     # ---- attempts
 
     def attempts(self) -> Attempts:
-        """What may have changed, by one listing."""
+        """One listing of everything that may have changed."""
         return Attempts(self._attempts.versions())
 
     def receipts(self) -> list[int]:
         return numbered(self._attempts.names())
 
     def latest(self) -> int:
-        """The number of the newest attempt; 0: none."""
+        """The number of the newest attempt; 0 if there is none."""
         return (self.receipts() or [0])[-1]
 
     def receipt_location(self, attempt: int) -> Location:
@@ -245,7 +245,7 @@ class RunDir:
         return self._read_as(Receipt, f"{FOLDER}/{file_name(attempt)}")
 
     def claim(self, attempt: int, address: str, incarnation: str, cluster: str = "") -> Receipt | None:
-        """Take the right to be attempt `attempt`; None when somebody else has it. Every lower attempt is fenced by it."""
+        """Claim attempt `attempt`; None if somebody else has it. Fences off all lower attempts."""
         run_hash = hashlib.sha256(self.uri.encode()).hexdigest()[:12]
         nonce = secrets.token_hex(4)
         receipt = Receipt(
@@ -260,7 +260,7 @@ class RunDir:
         return receipt if self.receipt_location(attempt).create(_dump(asdict(receipt))) else None
 
     def record_end(self, attempt: int, end: AttemptEnd) -> None:
-        """Record how an attempt ended; the first record stays."""
+        """Record how an attempt ended; the first record wins."""
         self._attempts.child(file_name(attempt, "end")).create(_dump(asdict(end)))
 
     def end(self, attempt: int) -> AttemptEnd | None:
@@ -269,8 +269,8 @@ class RunDir:
     # ---- intent, heartbeat, result
 
     def cancel(self, attempt: int | None = None) -> Intent:
-        """Say that the run, or its attempts up to `attempt`, are to stop. The driver obeys it even when nobody lives to
-        send a stop."""
+        """Cancel the run, or its attempts up to `attempt`. The driver obeys even if no orchestrator is alive to stop the
+        job."""
         if attempt is None:
             name = file_name(self.latest(), f"cancel-{secrets.token_hex(4)}")
         else:
@@ -282,11 +282,11 @@ class RunDir:
         return self.attempts().intent | self.old_intent()
 
     def old_intent(self) -> Intent:
-        """What an earlier version was told; nothing is added to it any more."""
+        """Cancels recorded by earlier versions; no longer written."""
         return (self._read_as(OldIntent, "intent.json") or OldIntent()).as_now()
 
     def show_interest(self) -> None:
-        """A sign that an orchestrator waits for the run; for `limits.orphan_timeout_s`."""
+        """Signal that an orchestrator is waiting for the run; for `limits.orphan_timeout_s`."""
         self._write_json(f"{FOLDER}/{INTEREST}", {"counter": secrets.token_hex(4)})
 
     def position(self, reader: str) -> Position:
@@ -300,18 +300,18 @@ class RunDir:
 
     def heartbeat(self, attempt: int) -> Heartbeat | None:
         beat = self._read_as(Heartbeat, f"{FOLDER}/{file_name(attempt, 'beat')}")
-        # where earlier versions kept it
+        # the path in earlier versions
         return beat or self._read_as(Heartbeat, f"heartbeat/{file_name(attempt)}")
 
     def show_links(self, attempt: int, links: dict[str, str]) -> None:
-        """Where the attempt's trackers show the run, by tracker."""
+        """Record the links to the attempt's tracking runs, by tracker."""
         self._write_json(f"{FOLDER}/{file_name(attempt, 'links')}", links)
 
     def links(self, attempt: int) -> dict[str, str]:
         return self._read_as(dict[str, str], f"{FOLDER}/{file_name(attempt, 'links')}") or {}
 
     def write_result(self, result: StepResult) -> StepResult:
-        """Write the result once; returns the one that is there, this one or that of another attempt."""
+        """Write the result if absent; returns the stored one, which may be another attempt's."""
         self.step.child("result.json").create(_dump(result.to_json()))
         return self.result() or result
 
@@ -336,7 +336,7 @@ class RunDir:
         self.step.child(name).write(data)
 
     def _read_as(self, kind: type[T], name: str) -> T | None:
-        """None where there is none; StorageError where it is damaged."""
+        """None if absent. Raises StorageError if damaged."""
         data = self._read(name, RECORD_BYTES)
         return parse(kind, data, f"{self.uri}/.step/{name}") if data is not None else None
 

@@ -1,9 +1,9 @@
-"""The fence: an attempt may write only as long as no later attempt has a receipt.
+"""The fence: an attempt may write only while no later attempt has a receipt.
 
-Receipts are consecutive and made create-if-absent, so one look at the next one tells. Storage offers no write that is
-conditional on another object, and between the look and the write a process can be stopped for any time. So what could harm
-the later attempt (Ray's snapshot, deletions) is looked at each time, right before; and what bears the attempt's number
-in its own name (checkpoints, journal) at most once in `CACHE_S`, since written late it is litter, never damage.
+Receipts are consecutive and created if absent, so one lookup of the next receipt is enough. Storage has no write that is
+conditional on another object, and a process may be suspended between check and write. So operations that could harm a later
+attempt (Ray's snapshot, deletions) check every time, right before; writes to names with the attempt's own number
+(checkpoints, journal) check at most once per `CACHE_S`, since a late one leaves litter but does no damage.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from plugin_core.errors import FencedError
 from plugin_core.runs.directory import RunDir
 
-#: Seconds that a look at the next receipt holds for writes under names of the attempt's own.
+#: Seconds for which a check stays valid for writes to the attempt's own names.
 CACHE_S = 1.0
 
 
 class Fence:
-    """Of one attempt of a run, or of one within it. `check()` raises FencedError once a later attempt owns the run."""
+    """The fence of one attempt of a run or child run. `check()` raises FencedError once a later attempt owns the run."""
 
     def __init__(self, run_uri: str, attempt: int):
         self.run_uri = run_uri
@@ -30,7 +30,7 @@ class Fence:
 
     def check(self, cached: bool = False) -> None:
         with self._lock:
-            # the monotonic clock goes on while a process is stopped, so a look from before a stop is old after it
+            # the monotonic clock advances while a process is suspended, so an earlier check has expired afterwards
             if cached and self._looked is not None and time.monotonic() - self._looked < CACHE_S:
                 return
             before = time.monotonic()
@@ -38,6 +38,6 @@ class Fence:
             self._looked = before
 
     def judge(self, latest: int) -> None:
-        """The same, by the newest attempt that somebody else has looked up."""
+        """`check`, given the newest attempt's number."""
         if latest > self.attempt:
-            raise FencedError(f"a later attempt owns {self.run_uri} now; attempt {self.attempt} writes nothing more")
+            raise FencedError(f"a later attempt owns {self.run_uri} now; attempt {self.attempt} stops writing")

@@ -1,4 +1,4 @@
-"""What a run's journal says as a whole: read in one pass, and kept in memory that does not grow with the reports."""
+"""Summarise a run's journal in one pass, in memory that does not grow with the number of reports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import index_of, iter_reports
 from plugin_core.specs.json_values import is_number
 
-#: A table or plot of more reports than this shows every so-manyth, and the last.
+#: A table or plot of more reports than this is sampled at a fixed stride, plus the last.
 ROWS = 200
-#: Names of metrics that a warning may list.
+#: The most metric names that a warning lists.
 NAMES = 100
 
-#: What a report may count, and the names of its total in the loop's config (Lightning's, Transformers' and our own words).
+#: Counters in a report → names of their totals in the loop's config (Lightning's, Transformers' and our own).
 COUNTERS = {
     "epoch": ("epochs", "num_epochs", "max_epochs", "num_train_epochs"),
     "step": ("steps", "num_steps", "max_steps", "num_train_steps"),
@@ -25,29 +25,29 @@ COUNTERS = {
 
 @dataclass
 class History:
-    """The reports of a run, those that a later attempt repeated counted twice.
+    """The reports of a run; those repeated by a later attempt count twice.
 
-    `there`: names of the checkpoints whose entries are wanted, as a rule those that still exist. `score`: the metric by
-    which checkpoints are ranked, a path through nested ones by "/".
+    `there`: names of the checkpoints whose entries to keep, usually those that still exist. `score`: the metric that ranks
+    checkpoints, with "/" for nested metrics.
     """
 
     there: frozenset[str] = frozenset()
     score: str | None = None
     reports: int = 0
-    #: as if nothing had ever been killed (see `journal_callback`)
+    #: the index in an uninterrupted run (see `journal_callback`)
     last_index: int = 0
     first: dict[str, Any] | None = None
     last: dict[str, Any] | None = None
-    #: the newest that was reported, whether it still exists or not
+    #: the last reported checkpoint, even if it no longer exists
     last_checkpoint: str | None = None
-    #: the entries of those that are `there`, in the order of their reports
+    #: the entries of the checkpoints in `there`, in report order
     checkpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
     checkpointed: int = 0
-    #: of these, how many have no number as their score
+    #: how many of these have no numeric score
     unranked: int = 0
-    #: what reports with a checkpoint have as metrics
+    #: metric names in reports with a checkpoint
     names: set[str] = field(default_factory=set)
-    #: those of `COUNTERS` that every report has
+    #: the `COUNTERS` that every report has
     counters: list[str] = field(default_factory=lambda: list(COUNTERS))
     _sample: list[dict[str, Any]] = field(default_factory=list)
     _every: int = 1
@@ -61,11 +61,11 @@ class History:
 
     @classmethod
     def read(cls, rundir: RunDir, score: str | None = None) -> History:
-        """Of the run so far, with the checkpoints that exist. Blocks. Raises StorageError."""
+        """The run's history so far, with the checkpoints that exist. Blocks. Raises StorageError."""
         return cls.of(iter_reports(rundir), rundir.location.names(), score)
 
     def add(self, entry: dict[str, Any]) -> None:
-        # what each of a thousand workers reported is not kept
+        # drop the reports of up to thousands of individual workers
         entry = {name: value for name, value in entry.items() if name != "ranks"}
         metrics = entry["metrics"]
         self.reports += 1
@@ -95,19 +95,19 @@ class History:
 
     @property
     def sample(self) -> list[dict[str, Any]]:
-        """At most `ROWS` reports, evenly apart, and the last: at most `ROWS` + 1."""
+        """Up to `ROWS` evenly spaced reports plus the last one, so at most `ROWS` + 1."""
         if self.last is None or (self._sample and self._sample[-1] is self.last):
             return list(self._sample)
         return [*self._sample, self.last]
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Those of the last report."""
+        """The last report's metrics."""
         return self.last["metrics"] if self.last else {}
 
 
 def metric(metrics: dict[str, Any], name: str) -> Any:
-    """A metric as Ray Train finds it: by its name, or by a path through nested ones."""
+    """Look up a metric as Ray Train does: by name, or by "/"-joined path."""
     if name in metrics or "/" not in name:
         return metrics.get(name)
     head, _, rest = name.partition("/")

@@ -1,8 +1,8 @@
-"""The journal: every `ray.train.report`, in the order the controller saw them, on storage.
+"""The journal: every `ray.train.report`, in the order in which the controller received them, on storage.
 
 One writer (the Ray Train controller of an attempt) appends lines to the open segment and replaces it on storage at most
-once a second; a full segment is closed and the next one begun. Object stores have no append, and small segments keep a
-replace cheap. A segment of `SEGMENT_BYTES` or more on storage never changes again: readers rely on it.
+once a second; a full segment is closed and the next one opened. Object stores have no append, and small segments keep a
+replace cheap. A segment of `SEGMENT_BYTES` or more on storage never changes again; readers rely on that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from plugin_core.runs.fence import Fence
 from plugin_core.storage.stored_files import parse_line
 
 FLUSH_S = 1.0
-#: A segment of so many bytes is closed when it is written.
+#: A segment of at least this many bytes is closed when written.
 SEGMENT_BYTES = 64 * 1024
-#: What is appended between two flushes goes into one segment, and so into one request, up to so many bytes.
+#: Lines appended between two flushes go into one segment, and so one request, up to this many bytes.
 SEGMENT_MAX_BYTES = 512 * 1024
-#: A reader that knows the newest attempt looks for the next segment by name, and lists the folder every so-manyth time,
-#: in case somebody has deleted a segment.
+#: A reader that knows the newest attempt looks up the next segment by name, and lists the folder only once in this many
+#: rounds, in case a segment was deleted.
 LIST_EVERY = 16
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,13 @@ _writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
 
 
 def flush_writers() -> None:
-    """Write what this process's open journals have not written yet, now."""
+    """Flush all open journals of this process now."""
     for writer in list(_writers):
         writer.flush()
 
 
 class _Segment:
-    """Lines that are not on storage yet, or may not be. `written`: how many of its bytes are there."""
+    """Lines that may not be on storage yet. `written`: how many bytes are."""
 
     def __init__(self, number: int):
         self.number = number
@@ -54,9 +54,9 @@ class _Segment:
 
 
 class JournalWriter:
-    """Appends reports; never raises, since an exception in the controller would end the training.
+    """Appends reports. Never raises, because an exception in the controller would end the training.
 
-    What cannot be written is kept in memory and tried again; nothing is written once a later attempt owns the run.
+    Failed writes are kept in memory and retried; writing stops once a later attempt owns the run.
     """
 
     def __init__(self, rundir: RunDir, attempt: int):
@@ -64,9 +64,9 @@ class JournalWriter:
         self._attempt = attempt
         self._fence = Fence(rundir.uri, attempt)
         self._lock = threading.Lock()
-        self._flushing = threading.Lock()  # one after the other, or an older state might be written over a newer one
+        self._flushing = threading.Lock()  # serialises flushes, or an older state might overwrite a newer one
         self._segments = [_Segment(1)]  # the last one is open
-        self._before: int | None = None  # the segments that this attempt has already: a trial may be resumed within it
+        self._before: int | None = None  # segments that this attempt already has: it may resume a trial
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._flush_loop, daemon=True, name="journal")
         self._thread.start()
@@ -91,15 +91,15 @@ class JournalWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet, now."""
+        """Write all pending lines now."""
         with self._flushing:
             while (pending := self._pending()) is not None and self._write(*pending):
                 pass
 
     def _pending(self) -> tuple[_Segment, bytes] | None:
-        """The first segment that is not on storage as it is, and its content; None: all are."""
+        """The first segment that is not fully on storage, and its content; None if there is none."""
         with self._lock:
-            # of those that are done the last one stays, for its number
+            # keep the last segment even if it is written, for its number
             self._segments = [s for s in self._segments[:-1] if s.written < len(s.data)] + self._segments[-1:]
             for segment in self._segments:
                 if segment.written < len(segment.data):
@@ -119,20 +119,20 @@ class JournalWriter:
             self._stop.set()
             return False
         except StorageError as exc:
-            logger.warning("journal: %s; kept in memory and tried again", exc)
+            logger.warning("journal: %s; keeping the lines in memory and retrying", exc)
             return False
-        segment.written = len(data)  # an open one may have grown meanwhile: what was written is its beginning
+        segment.written = len(data)  # an open segment may have grown meanwhile; only this prefix was written
         return True
 
 
 class JournalReader:
-    """Reads on from a position, each entry once. Blocking; of a journal of any length it holds one segment.
+    """Reads each entry once, starting at a position. Blocking; holds one segment in memory.
 
-    `for entry in reader` ends where nothing more is there yet; go on with another loop later. Code that must not block
-    between entries calls `fetch` in a thread, then takes `entries`.
+    `for entry in reader` ends when there are no more entries yet; loop again later for new ones. Code that must not block
+    between entries calls `fetch` in a thread, then iterates `entries`.
 
-    `position`: where another reader was. `attempt`: the newest attempt, where the caller knows it, which it may set anew
-    each time; it saves listing the journal's folder. 0: not known.
+    `position`: another reader's position. `attempt`: the newest attempt if the caller knows it (0: unknown), which saves
+    listing the journal's folder; may be updated at any time.
     """
 
     def __init__(self, rundir: RunDir, position: dict[str, int] | None = None, attempt: int = 0):
@@ -149,11 +149,11 @@ class JournalReader:
 
     @property
     def position(self) -> dict[str, int]:
-        """How many lines of which segment have been read; all earlier segments have. Empty: nothing has."""
+        """Segment name → lines read; all earlier segments are read completely. Empty: nothing was read."""
         return {self._name: self._lines} if self._name else {}
 
     def go_to(self, position: dict[str, int]) -> None:
-        """Read on from there; earlier versions kept a position that names all segments."""
+        """Continue from a position; positions of earlier versions name all segments."""
         if position:
             self._name = max(position, key=_place_of)
             self._lines = position[self._name]
@@ -163,7 +163,7 @@ class JournalReader:
             yield from self.entries()
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """What was fetched; the position moves with each entry."""
+        """The fetched entries; the position advances with each."""
         while self._unread:
             line = self._unread.popleft()
             self._lines += 1
@@ -171,14 +171,14 @@ class JournalReader:
                 yield entry
 
     def fetch(self) -> bool:
-        """Read the next segment that has something new; False: there is none (yet). Raises StorageError."""
+        """Read the next segment with new entries; False if there is none yet. Raises StorageError."""
         self._fetches += 1
         mine = self._fetches
         while not self._unread:
             if self._ahead is None:
                 names = self._candidates()
                 if mine != self._fetches:
-                    return False  # the storage hung, and this fetch was given up for a later one
+                    return False  # the storage hung, and a later fetch replaced this one
                 self._ahead = deque(names)
             if not self._ahead:
                 self._ahead = None
@@ -187,16 +187,16 @@ class JournalReader:
             found = self._dir.child(name).read_since(self._version if name == self._name else "")
             if mine != self._fetches:
                 return False
-            self._ahead.popleft()  # only now: what could not be read is tried again
+            self._ahead.popleft()  # only after a successful read, so that a failed one is retried
             self._take(name, *found)
         return True
 
     def read(self) -> list[dict[str, Any]]:
-        """All that is new, at once."""
+        """All new entries."""
         return list(self)
 
     def _candidates(self) -> list[str]:
-        """The segments that may have something new, in order."""
+        """The segments that may have new entries, in order."""
         self._rounds += 1
         place = _place_of(self._name) if self._name else (0, 0)
         self._probing = self.attempt == place[0] > 0 and self._rounds % LIST_EVERY != 0
@@ -221,17 +221,17 @@ class JournalReader:
 
 
 def iter_reports(rundir: RunDir) -> Iterator[dict[str, Any]]:
-    """The reports so far, in order, one segment in memory; those that a later attempt repeated come twice."""
+    """The reports so far, in order, with one segment in memory; reports repeated by a later attempt appear twice."""
     return (entry for entry in JournalReader(rundir) if "report" in entry)
 
 
 def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
-    """The same as a list: for a journal that is known to be short."""
+    """`iter_reports` as a list, for a journal known to be short."""
     return list(iter_reports(rundir))
 
 
 def index_of(entry: dict[str, Any]) -> int:
-    """The report's number as if nothing had been killed (see `journal_callback`); older journals have none."""
+    """The report's index in an uninterrupted run (see `journal_callback`); in older journals its number."""
     return int(entry.get("index", entry["report"]))
 
 
@@ -240,27 +240,27 @@ def is_segment(name: str) -> bool:
 
 
 def segment_name(attempt: int, number: int) -> str:
-    """Names sort as their numbers do, so that a reader can list from its position on."""
+    """Names sort in numerical order, so that a reader can list from its position."""
     return f"{attempt:03}-{number:07}.jsonl"
 
 
 def _place_of(segment: str) -> tuple[int, int]:
-    """Its attempt and number, by which the segments are in order (earlier versions wrote 9999, then 10000)."""
+    """A segment's attempt and number, its sort key (earlier versions wrote 9999, then 10000)."""
     attempt, number = re.findall(r"\d+", segment)
     return int(attempt), int(number)
 
 
 def _before(attempt: int, number: int) -> str:
-    """A name after which, in the order of names, come this segment and all that follow it."""
+    """A name that sorts before this segment and all later ones."""
     if not 0 < attempt < 999:
         return ""
-    # of an earlier version's shorter numbers all come after this; of ours those before `number` are left out
+    # an earlier version's shorter numbers all sort after this; our names before `number` are skipped
     return segment_name(attempt, max(0, number - 1)) if number < 10**7 else f"{attempt:03}-"
 
 
 def _parse(line: bytes, name: str) -> dict[str, Any] | None:
     entry = parse_line(line)
     if entry is None:
-        # a segment is replaced as a whole, so this is damage from outside; the other lines are as good as ever
-        logger.warning("journal: %s holds a line that is no entry; it is passed over: %.80r", name, line)
+        # a segment is replaced as a whole, so something else damaged it; the other lines are intact
+        logger.warning("journal: skipping a damaged line in %s: %.80r", name, line)
     return entry

@@ -1,4 +1,4 @@
-"""What a checkpoint is of: the run that made it says so."""
+"""Check a checkpoint's existence, integrity and framework against the run that wrote it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from plugin_core.storage.location import Location
 
 
 def check_checkpoint(field: str, uri: str) -> None:
-    """Raise SpecError where there is no checkpoint (any more), or a damaged one. Where that cannot be told just now, the
-    cluster looks again."""
+    """Raise SpecError if the checkpoint is missing or damaged. If storage cannot be read now, the cluster checks again."""
     place = Location.of(uri, field)
     try:
         there, problem = bool(place.names()), checkpoint_manifest.problem(place)
     except StorageError:
         return
     if not there:
-        raise SpecError(f"{field}: got {uri!r}, where there is nothing (any more); expected a checkpoint that is kept")
+        raise SpecError(f"{field}: got {uri!r}, which does not exist or was deleted; expected a checkpoint")
     if problem:
         raise checkpoint_manifest.damaged(uri, problem, field)
 
 
 def check_framework(spec: StepSpec) -> None:
-    """Raise SpecError where a step expects checkpoints of another framework than those that it is given. What was made
-    outside of our runs is taken as it is. Raises StorageError where that cannot be told."""
+    """Raise SpecError if a step's checkpoints come from a framework other than the one it expects. Checkpoints from outside
+    our runs are not checked. Raises StorageError if the framework cannot be determined."""
     expected = getattr(spec, "framework", None)
     for field in ("checkpoint", "compare_to"):
         uri = getattr(getattr(spec, field, None), "uri", None)
@@ -39,21 +38,20 @@ def check_framework(spec: StepSpec) -> None:
         made_by = home.read_record()["spec"].get("framework") if home is not None else None
         if made_by is not None and made_by != expected:
             raise SpecError(
-                f"{field}: got {uri!r}, which a training with framework {made_by!r} made; expected one of framework"
-                f" {expected!r}"
+                f"{field}: got {uri!r}, a checkpoint of framework {made_by!r}; expected one of framework {expected!r}"
             )
 
 
 def best_train_spec(result: TuneResult, train: TrainSpec | None = None) -> TrainSpec:
-    """The training spec with the values that the best trial of a search took from the search space.
+    """The training spec with the best trial's values from the search space.
 
-    `train`: the spec that was searched over. It is read from the run directory by default, which only works where its
-    train loop was given by reference. Raises SpecError where it was not.
+    `train`: the spec that was tuned. By default it is read from the run directory, which requires a train loop by
+    reference; raises SpecError otherwise.
     """
     if train is None:
         search = RunDir.at(result.run.uri).read_spec()
         assert isinstance(search, TuneSpec)
         train = search.train
         if is_by_value(str(train.model_dump(mode="json").get("train_loop_per_worker"))):
-            raise SpecError("train: missing; expected the TrainSpec, whose train_loop_per_worker was sent by value")
+            raise SpecError("train: missing; expected the TrainSpec, because its train_loop_per_worker was sent by value")
     return TrainSpec(**merged(train.model_dump(), result.best_config))

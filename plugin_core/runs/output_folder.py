@@ -1,17 +1,17 @@
-"""The folder that a batch inference writes into: whose it is, and which of what lies there counts.
+"""The output folder of a batch inference: its owner, and which of its files are committed.
 
-    <output_path>/_RUN.json                 whose it is (create if absent)
+    <output_path>/_RUN.json                 the owning run (create if absent)
     <output_path>/attempt-002/…             the files of one attempt, or rows/… of all attempts with a key column; a run's
                                             later generations have g2-attempt-001/… and so on
-    <output_path>/_COMMIT-3f9a01bc.json     which attempt's folder a run hands over (create if absent; by its first nonce)
-    <output_path>/_SUCCESS.json             the commit marker: the folder that counts, its files and rows; written last
+    <output_path>/_COMMIT-3f9a01bc.json     the committed attempt's folder (create if absent; by the run's first nonce)
+    <output_path>/_SUCCESS.json             the commit marker: the committed folder, its files and rows; written last
 
-Readers of parquet, csv and json pass over names that begin with an underscore. The folders of earlier attempts are deleted
-before the marker is written, and a late write of a killed attempt is refused (`fence`), so a reader of the whole never
-finds mixed output.
+Readers of parquet, csv and json skip names that begin with an underscore. The folders of earlier attempts are deleted
+before the marker is written, and late writes of a killed attempt are rejected (`fence`), so reading the whole folder never
+returns mixed output.
 
-An attempt may be stopped at any point and wake up beside a later one. So exactly one attempt of a run creates the
-commit, later ones take that one over, and no attempt ever deletes the folder of a later one.
+An attempt may be suspended at any point and resume alongside a later one. So exactly one attempt of a run creates the
+commit, later attempts adopt it, and no attempt ever deletes the folder of a later one.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ _OURS = re.compile(rf"(?:g(\d+)-)?(?:attempt-(\d+)|{KEYED})$")
 
 
 def check_output(root: Location, run: Location) -> None:
-    """Raise SpecError where the folder holds what is not of this run or its earlier generations."""
+    """Raise SpecError if the folder holds anything not from this run or its earlier generations."""
     owner = _owner(root)
     if owner is not None and _first_generation(owner) != _first_generation(run.uri):
         raise SpecError(
-            f"output_path: got {root.uri!r}, which holds the output of the run {owner}; expected an empty or a new"
-            " folder, or none: then it is predictions/ in the run directory"
+            f"output_path: got {root.uri!r}, which holds the output of the run {owner}; expected an empty or new"
+            " folder, or none for predictions/ in the run directory"
         )
     if owner is None and (found := root.names()):
         raise SpecError(
             f"output_path: got {root.uri!r}, which holds other data ({', '.join(found[:3])}{', …' if found[3:] else ''});"
-            " expected an empty or a new folder, or none: then it is predictions/ in the run directory"
+            " expected an empty or new folder, or none for predictions/ in the run directory"
         )
 
 
 def claim_output(root: Location, run: Location) -> None:
-    """Take the folder for this run. Raises SpecError where another one has it, or took it at this moment."""
+    """Claim the folder for this run. Raises SpecError if another run has it, or claims it first."""
     check_output(root, run)
     root.child(OWNER).create(json.dumps({"run": run.uri}).encode())
     check_output(root, run)
 
 
 def begin(root: Location, attempt: int, keyed: bool, generation: int = 1) -> Location:
-    """The folder for this attempt's files."""
+    """Create the folder for this attempt's files."""
     name = KEYED if keyed else f"attempt-{attempt:03}"
     folder = root.child(name if generation == 1 else f"g{generation}-{name}")
     if not keyed:
@@ -66,31 +66,31 @@ def begin(root: Location, attempt: int, keyed: bool, generation: int = 1) -> Loc
 
 
 def committed(root: Location, fence: Fence) -> dict[str, Any] | None:
-    """What an earlier attempt of the run committed, before it was stopped."""
+    """The commit record of an earlier attempt that was stopped before it published."""
     file = root.child(_commit(fence))
     return parse(Object, data, file.uri) if (data := file.read()) else None
 
 
 def commit(root: Location, folder: Location, output_format: str, checkpoint: str, written: int, fence: Fence) -> int:
-    """Say that this folder counts, where `written` rows were written by this attempt; returns the rows in it.
+    """Commit this folder, to which this attempt wrote `written` rows; returns the rows in it.
 
-    Raises InfrastructureError where some of them are not there, FencedError where a later attempt owns the run.
+    Raises InfrastructureError if rows are missing, FencedError if a later attempt owns the run.
     """
     files = count_rows(folder, output_format)
     rows = sum(files.values())
     if rows < written:
-        raise InfrastructureError(f"{folder.uri} holds {rows} rows of the {written} that were written; some files are gone")
+        raise InfrastructureError(f"{folder.uri} holds {rows} of the {written} rows written; some files are missing")
     record = {"folder": folder.name, "format": output_format, "rows": rows, "files": files, "checkpoint": checkpoint}
     fence.check()
     if not root.child(_commit(fence)).create(json.dumps(record, indent=1).encode()):
-        raise FencedError(f"another attempt has committed {root.uri}; attempt {fence.attempt} writes nothing more")
+        raise FencedError(f"another attempt has committed {root.uri}; attempt {fence.attempt} stops writing")
     publish(root, record, fence)
     return rows
 
 
 def publish(root: Location, record: dict[str, Any], fence: Fence) -> None:
-    """Delete what other attempts and generations left, and write the marker; by the committing attempt, or one that goes on
-    where that one was stopped."""
+    """Delete leftovers of other attempts and generations, then write the marker. Called by the committing attempt, or by a
+    later one that continues after it."""
     last = (RunDir.at(fence.run_uri).generation, fence.attempt)
     for name in root.names():
         old = _OURS.match(name) and name != record["folder"] and _age(name) <= last
@@ -103,26 +103,26 @@ def publish(root: Location, record: dict[str, Any], fence: Fence) -> None:
 
 
 def _commit(fence: Fence) -> str:
-    """Of this run alone: one that has its name, since its directory was deleted by hand, has another first receipt."""
+    """Unique to this run: a run recreated after its directory was deleted by hand has a new first receipt."""
     first = RunDir.at(fence.run_uri).outermost.receipt(1)
     return f"{COMMIT}{first.nonce if first else 'none'}.json"
 
 
 def _age(name: str) -> tuple[int, int]:
-    """Generation and attempt of a folder; the one that all attempts share is as old as the first."""
+    """Generation and attempt of a folder; the shared one counts as attempt 1."""
     match = _OURS.match(name)
     assert match is not None
     return int(match[1] or 1), int(match[2] or 1)
 
 
 def count_rows(folder: Location, output_format: str) -> dict[str, int]:
-    """The rows of each file, by its path in the folder, in order."""
+    """Rows per file, by relative path, sorted."""
     import pyarrow.csv
     import pyarrow.dataset
 
     form: Any = output_format
     if output_format == "csv":
-        # a row of one null is an empty line, and a text may have several
+        # a row with a single null is an empty line, and text values may contain line breaks
         options = pyarrow.csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=True)
         form = pyarrow.dataset.CsvFileFormat(parse_options=options)
     found = pyarrow.dataset.dataset(folder.path, filesystem=folder.fs, format=form)

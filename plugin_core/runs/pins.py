@@ -1,7 +1,7 @@
-"""Who else needs a checkpoint: retention (`num_to_keep`) deletes none that is pinned.
+"""Pins: retention (`num_to_keep`) deletes no pinned checkpoint.
 
-A pin is a small file in the run directory that the checkpoint is in, so whoever deletes there finds it, on whatever host.
-It is written first and the checkpoint looked for after that: a pin that comes too late says so.
+A pin is a small file in the checkpoint's run directory, so that deletions on any host see it. It is written before the
+checkpoint's existence is checked, so a pin that comes too late raises.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 
 def home_of(checkpoint: str) -> RunDir | None:
-    """The run that a checkpoint (a URI) lies in; None where it lies in none of ours."""
+    """The run that a checkpoint (a URI) belongs to; None if it is not one of ours."""
     place = Location.of(checkpoint, "checkpoint")
     rundir = RunDir(place.parent)
     return rundir if rundir.exists() else None
 
 
 def pin(checkpoint: str, by: str) -> None:
-    """Keep a checkpoint (a URI) for `by`. Nothing to do where it lies in no run of ours: nobody deletes there.
+    """Pin a checkpoint (a URI) for `by`. Outside our runs there is nothing to pin, since nothing is deleted there.
 
-    Raises SpecError where the checkpoint is not there (any more), StorageError where that cannot be told.
+    Raises SpecError if the checkpoint does not exist, StorageError if that cannot be determined.
     """
     place = Location.of(checkpoint, "checkpoint")
     rundir = home_of(checkpoint)
@@ -39,7 +39,7 @@ def pin(checkpoint: str, by: str) -> None:
 
 
 def unpin(checkpoint: str, by: str) -> None:
-    """`by` needs the checkpoint no more. Never raises: a pin too many costs only space."""
+    """Remove the pin of `by`. Never raises: a leftover pin only costs disk space."""
     try:
         if (rundir := home_of(checkpoint)) is not None:
             _place(rundir, Location.of(checkpoint).name, by).delete()
@@ -48,7 +48,7 @@ def unpin(checkpoint: str, by: str) -> None:
 
 
 def pinned(rundir: RunDir, name: str) -> bool:
-    """Whether anybody needs the run's checkpoint of that name."""
+    """Whether the run's checkpoint of that name is pinned."""
     return bool(rundir.step.child("pins", name).names())
 
 

@@ -1,4 +1,4 @@
-"""A run's checkpoints, and which of old runs' may go: `raytrain checkpoints`, `raytrain prune`."""
+"""List a run's checkpoints and prune those of old runs: `raytrain checkpoints`, `raytrain prune`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from plugin_core.storage.location import Location
 
 @dataclass(frozen=True)
 class Entry:
-    """A checkpoint of a run. `metrics` are those of its report; `state`: complete, damaged and how, or unregistered: what
-    a killed attempt left half uploaded. `kept_for`: why retention leaves it."""
+    """A checkpoint of a run. `metrics`: those of its report. `state`: complete, damaged (with the reason), or unregistered
+    (a killed attempt's partial upload). `kept_for`: why retention keeps it."""
 
     name: str
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Entry:
 
 
 def checkpoints(rundir: RunDir) -> list[Entry]:
-    """What lies on storage, in the order of the reports."""
+    """The checkpoints on storage, in report order."""
     history = History.read(rundir)
     reported = {name: entry["metrics"] for name, entry in history.checkpoints.items()}
     there = [name for name in history.there if checkpoint_manifest.NAME.search(name)]
@@ -50,12 +50,11 @@ def checkpoints(rundir: RunDir) -> list[Entry]:
 
 
 def prunable(storage: Location, older_than: timedelta, also_results: bool = False) -> Iterator[tuple[RunDir, str]]:
-    """The checkpoints that may go, as run and name, of the runs that lie in `storage`.
+    """Yield (run, checkpoint name) for the checkpoints in `storage` that may be deleted.
 
-    A run may be pruned when its result, or the end of its last attempt, was recorded longer ago than `older_than` by the
-    storage's own clock, which is the time in which what was handed out may still be picked up. Never a run that may live,
-    and never a checkpoint that a pin names. The checkpoints that a result names, the run's own or another's in this
-    storage, stay, unless `also_results`.
+    A run may be pruned if its result, or the end of its last attempt, was recorded longer than `older_than` ago by the
+    storage's own clock, which leaves time to pick up a result. Never prunes a run that may be alive, or a pinned
+    checkpoint. Checkpoints named by any result in this storage are kept unless `also_results`.
     """
     results = {}
     for name in storage.names():
@@ -77,14 +76,14 @@ def prunable(storage: Location, older_than: timedelta, also_results: bool = Fals
 
 
 def abort_uploads(storage: Location, older_than: timedelta) -> int:
-    """Abort what killed processes left of uploads in parts in those runs, which nobody sees and which costs; how many."""
+    """Abort unfinished multipart uploads in runs that may be pruned (invisible but billed); returns their number."""
     rundirs = (RunDir.at(storage.child(name).uri) for name in storage.names())
     over = (run for run in rundirs if run.exists() and _is_over(run, run.result(), older_than))
     return sum(run.location.abort_uploads() for run in over)
 
 
 def prune(rundir: RunDir, checkpoint: str) -> bool:
-    """Delete a checkpoint, unless it was pinned in the meantime; whether it is gone."""
+    """Delete a checkpoint unless it was pinned meanwhile; returns whether it was deleted."""
     if pinned(rundir, checkpoint):
         return False
     rundir.location.child(checkpoint).delete_dir()
@@ -97,7 +96,7 @@ def _is_over(rundir: RunDir, result: StepResult | None, older_than: timedelta) -
 
 
 def _over_since(rundir: RunDir, result: StepResult | None) -> datetime | None:
-    """When the run was over, by the storage's clock; None where it may still live, or go on."""
+    """When the run ended, by the storage's clock; None if it may be alive or continue."""
     if result is not None:
         return _modified(rundir.step.child("result.json"))
     latest = rundir.latest()
@@ -115,7 +114,7 @@ def _modified(place: Location) -> datetime | None:
 
 
 def _addresses(result: StepResult | None) -> set[tuple[str, ...]]:
-    """The addresses of the checkpoints that a result names, wherever in it."""
+    """The addresses of all checkpoints named anywhere in a result."""
     strings = _strings(result.to_json()) if result is not None else ()
     return {
         address
@@ -134,14 +133,14 @@ def _strings(data: Any) -> Iterator[str]:
 
 
 def _all_addresses(uri: str) -> set[tuple[str, ...]]:
-    """The addresses that a checkpoint has: as its URI says and, on this machine, where links lead to."""
+    """A checkpoint's addresses: from its URI and, for a local path, with links resolved."""
     return {_address(uri)} if "://" in uri else {_address(uri), _address(os.path.realpath(uri))}
 
 
 def _address(uri: str) -> tuple[str, ...]:
-    """A checkpoint's place by names alone: its run, the runs within that one, itself.
+    """A checkpoint's identity by names alone: run, child runs, checkpoint.
 
-    One storage has many URIs (links, mounts, options in another order), and what is compared here decides a deletion.
+    One storage has many URIs (links, mounts, options in a different order), and this comparison decides on deletions.
     """
     path = urlsplit(uri).path if "://" in uri else uri
     parts = [part for part in path.split("/") if part]

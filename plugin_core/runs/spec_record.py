@@ -1,4 +1,4 @@
-"""What `.step/spec.json` says of a step, and in which fields two of them differ."""
+"""The record in `.step/spec.json`, and the fields in which two records differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
 from plugin_core.specs.json_values import flat
 from plugin_core.specs.parts import spec_functions
 
-#: Fields that do not change what is computed: how long to wait and how often to try. A retry may change them.
+#: Fields that do not affect what is computed, such as timeouts and retry counts. A retry may change them.
 OPERATIONAL = (
     "limits",
     "run_config.failure_config",
@@ -27,7 +27,7 @@ MODULES = "the modules that travel with the step"
 
 
 def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
-    """The record, the pickled by-value functions and the packed modules (both may be empty)."""
+    """The record, the pickled by-value functions and the packed modules (the last two may be empty)."""
     by_value, references = spec_functions(spec)
     payload = functions.pickle_functions(by_value) if by_value else b""
     modules = sources.local_sources([*by_value.values(), *references.values()])
@@ -44,7 +44,7 @@ def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
 
 
 def changed_fields(kept: Mapping[str, Any], record: dict[str, Any]) -> list[str]:
-    """The fields, dotted, in which two spec records differ in what they compute."""
+    """The dotted names of the fields in which two spec records differ, except operational ones."""
     ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
     names = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     changed = sorted(name for name in names if not _is_operational(name))
@@ -54,7 +54,7 @@ def changed_fields(kept: Mapping[str, Any], record: dict[str, Any]) -> list[str]
 
 
 def code_alone(kept: Mapping[str, Any], record: dict[str, Any]) -> bool:
-    """Whether two spec records differ in nothing but the code behind the same names."""
+    """Whether two spec records differ only in the code of functions with the same names."""
     ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
 
     def same_function(field: str) -> bool:
@@ -65,12 +65,12 @@ def code_alone(kept: Mapping[str, Any], record: dict[str, Any]) -> bool:
 
 
 def fingerprint(record: dict[str, Any]) -> str:
-    """What a step computes, as a short hash: equal for records between which `changed_fields` finds no difference."""
+    """A short hash of what a step computes: equal for records without `changed_fields`."""
     return _hash([_computed(record), record["code"]])
 
 
 def fields_fingerprint(record: dict[str, Any]) -> str:
-    """The same without the code behind the functions' names: equal for records that differ in `code_alone`."""
+    """`fingerprint` without the functions' code: equal for records that differ in `code_alone`."""
     named = {
         name: value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
         for name, value in _computed(record).items()
@@ -87,7 +87,7 @@ def _hash(data: Any) -> str:
 
 
 def _as_now(spec: dict[str, Any]) -> dict[str, Any]:
-    """A kept spec with the defaults of fields that came later; as it is where it is none any more."""
+    """A stored spec with the defaults of fields added since; unchanged if it is no longer valid."""
     try:
         return parse_spec(spec).to_json()
     except SpecError:
@@ -95,5 +95,5 @@ def _as_now(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_operational(field: str) -> bool:
-    field = field.removeprefix("train.")  # of a search and of a retraining
+    field = field.removeprefix("train.")  # in a search or a retraining
     return any(field == name or field.startswith(name + ".") for name in OPERATIONAL)

@@ -1,8 +1,8 @@
-"""What a step is, as inert data: validated here, carried as JSON or YAML, run by the driver.
+"""Specs: steps as inert data, validated here, stored as JSON or YAML, run by the driver.
 
 Field names and defaults follow `ray.train` (ScalingConfig, RunConfig, CheckpointConfig, FailureConfig, TorchConfig of Ray
-2.60); `DEPARTURES` lists the defaults that differ on purpose. No secret belongs into a spec: name an environment
-variable of the cluster instead.
+2.60); `DEPARTURES` lists the defaults that differ on purpose. Never put a secret into a spec: name an environment variable
+of the cluster instead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base of all specs: frozen data whose errors are one clear sentence a field."""
+"""The base class of all specs: frozen data with one error sentence per field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 
-#: What data that is too large or too deep makes Python raise.
+#: What Python raises for data that is too large or too deep.
 _TOO_MUCH = (RecursionError, OverflowError, MemoryError)
 
 
@@ -20,12 +20,12 @@ def _with_text_keys(value: Any) -> Any:
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"got the key {shown(key)}; expected the name of a field")
+                raise ValueError(f"got the key {shown(key)}; expected a field name")
     return value
 
 
 class Model(BaseModel):
-    """A frozen model that refuses unknown fields and says what is wrong as one SpecError, however it is made."""
+    """A frozen model that rejects unknown fields and, however it is created, reports all errors as one SpecError."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
@@ -43,19 +43,19 @@ class Model(BaseModel):
         return made
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy, with what is updated checked as in a new one. Raises SpecError."""
+        """A copy; updated fields are validated. Raises SpecError."""
         copied = super().model_copy(deep=deep)
         given = {name: getattr(copied, name) for name in copied.model_fields_set}
         return type(self)(**{**given, **update}) if update else copied
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        # pydantic passes a dict to `__init__` as keyword arguments, which have to be text
+        # pydantic passes a dict to `__init__` as keyword arguments, which must be strings
         return core_schema.no_info_before_validator_function(_with_text_keys, handler(source))
 
 
 def refusing(cls: type[BaseModel], make: Callable[..., Any], *args: Any, **data: Any) -> Any:
-    """What `make` returns. Raises SpecError where the data is no `cls`."""
+    """Call `make`; raises SpecError if the data is not a valid `cls`."""
     try:
         return make(*args, **data)
     except ValidationError as exc:
@@ -65,8 +65,8 @@ def refusing(cls: type[BaseModel], make: Callable[..., Any], *args: Any, **data:
 
 
 def refused(exc: ValidationError, cls: type[BaseModel]) -> SpecError:
-    """pydantic's error as one of ours."""
-    # pydantic reports a union once a branch: one sentence a field is enough
+    """Convert a pydantic error to a SpecError."""
+    # pydantic reports an error per union branch: one sentence per field is enough
     said = {_field(error): _sentences(error, cls) for error in reversed(exc.errors(include_url=False))}
     error = SpecError("; ".join(sentence for field in reversed(said) for sentence in said[field]))
     error.sentences = tuple(sentence for field in reversed(said) for sentence in said[field])
@@ -74,7 +74,7 @@ def refused(exc: ValidationError, cls: type[BaseModel]) -> SpecError:
 
 
 def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
-    """One of pydantic's errors in our form: the field, what it got, what it expects."""
+    """A pydantic error in our format, "field: got X; expected Y"."""
     field, said = _field(error), error["msg"].removeprefix("Value error, ")
     given = shown(error["input"], field)
     match error["type"]:
@@ -112,5 +112,5 @@ def _part(part: str | int) -> str:
 
 
 def _is_union_branch(part: str) -> bool:
-    """Whether pydantic put this into an error's location to say which branch of a union it tried."""
+    """Whether this part of an error's location is pydantic's name for a union branch."""
     return part in ("int", "str", "callable", "CheckpointRef") or part.startswith(("function-", "tuple[", "list[", "is-"))

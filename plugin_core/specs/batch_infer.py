@@ -1,4 +1,4 @@
-"""A batch inference."""
+"""The spec of a batch inference."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plugin_core.specs.step import Bundle, StepSpec, pool_bundles
 class BatchInferSpec(StepSpec):
     """Predictions over a dataset of any size, written as files.
 
-    `predictor(checkpoint, **config)` is built once an actor; its `__call__(batch)` maps a dict of arrays to another, whose
-    columns (or `output_columns` of them) are written. A preprocessor saved with the checkpoint transforms each batch first.
-    `concurrency`: actors, or [min, max] of a pool that grows and shrinks; `batch_size` in rows.
+    `predictor(checkpoint, **config)` is constructed once per actor; its `__call__(batch)` maps a dict of arrays to another,
+    whose columns (or only `output_columns`) are written. A preprocessor saved with the checkpoint transforms each batch
+    first. `concurrency`: the number of actors, or [min, max] of an autoscaling pool; `batch_size` in rows.
 
-    `output_path` has to be empty, or this run's own. `partition_by`: columns by whose values parquet files are laid into
-    folders. `preserve_order`: files and rows in the order of the dataset. `preserve_rows`: the predictor must return as
-    many rows as it gets. `key_column`: a column with a unique key in each row, by which an attempt goes on where the last
-    one was killed; without it, an attempt begins anew. `framework`: what the predictor expects the checkpoint to be of.
+    `output_path` must be empty or this run's own. `partition_by`: columns that partition parquet files into folders.
+    `preserve_order`: files and rows in dataset order. `preserve_rows`: the predictor must return as many rows as it gets.
+    `key_column`: a column with a unique key per row, which lets an attempt continue where the last one was killed; without
+    it, an attempt starts over. `framework`: the framework that the predictor expects of the checkpoint.
     """
 
     kind: Literal["batch_infer"] = "batch_infer"

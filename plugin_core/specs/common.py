@@ -1,4 +1,4 @@
-"""Parts of specs: where and how a run is kept, how long it may take, its datasets and workers."""
+"""Common parts of specs: run config, limits, datasets and workers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv
 from plugin_core.storage.location import normalise
 
-#: default of ours → why it is not Ray's
+#: our default → why it differs from Ray's
 DEPARTURES = {
     "FailureConfig.max_failures": "3, not 0: a lost worker should cost one checkpoint interval, not the step",
-    "RunConfig.name": "required, not a timestamp: the name is the run's identity, a retry under it resumes",
+    "RunConfig.name": "required, not a timestamp: the name is the run's identity, by which a retry resumes it",
 }
 
 SCHEMA = 1
@@ -42,7 +42,7 @@ REFERENCE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]
 _BY_VALUE = re.compile(r"^value:.+#[0-9a-f]+$")
 
 
-#: Marks the fields whose functions travel with the step.
+#: Marks fields that hold a user's function, which is sent with the step.
 USERS_FUNCTION = "a user's function"
 
 
@@ -60,7 +60,7 @@ def _function_to_json(value: Any) -> str:
     return by_value_name(value)
 
 
-#: A function: "package.module:function" goes by reference, a callable by value.
+#: A function: "package.module:function" is sent by reference, a callable by value.
 Function = Annotated[
     str | Callable[..., Any],
     USERS_FUNCTION,
@@ -84,12 +84,13 @@ def _known_framework(name: str) -> str:
     return name
 
 
-#: One of `plugin_core.driver.train.frameworks.build`, by name.
+#: The name of a framework in `FRAMEWORKS`.
 Framework = Annotated[str, Strict(), AfterValidator(_known_framework)]
 
 
 class ScalingConfig(Model):
-    """How many workers, with what (`ray.train.ScalingConfig`). Resources are per worker; GPUs may be fractions."""
+    """The number of workers and their resources (`ray.train.ScalingConfig`). Resources are per worker; GPUs may be
+    fractional."""
 
     num_workers: Processes = 1
     use_gpu: Flag = False
@@ -104,7 +105,7 @@ class ScalingConfig(Model):
         return self.num_workers if isinstance(self.num_workers, tuple) else (self.num_workers, self.num_workers)
 
     def worker_resources(self) -> dict[str, float]:
-        """What one worker takes; Ray's own rule: 1 CPU, or 1 GPU when `use_gpu`, unless said otherwise."""
+        """The resources of one worker; Ray's default: 1 CPU, or 1 GPU if `use_gpu`."""
         given = {key: value for key, value in (self.resources_per_worker or {}).items() if value}
         if self.use_gpu:
             given.setdefault("GPU", 1.0)
@@ -120,9 +121,9 @@ class CheckpointConfig(Model):
 
 
 class FailureConfig(Model):
-    """`max_failures`: worker-group failures survived within one attempt (-1: no limit); a user's exception is never tried
-    again. Preemptions are counted apart: `max_preemption_failures`; `relax_collectives_on_preemption` and
-    `preemption_grace_s` (seconds) let the surviving workers commit a checkpoint without those that are already gone."""
+    """`max_failures`: worker-group failures survived within one attempt (-1: no limit); a user's exception is never
+    retried. Preemptions are counted separately, by `max_preemption_failures`; `relax_collectives_on_preemption` and
+    `preemption_grace_s` (seconds) let the surviving workers commit a checkpoint without the lost ones."""
 
     max_failures: Tries = 3
     controller_failure_limit: Tries = -1
@@ -132,7 +133,7 @@ class FailureConfig(Model):
 
 
 class RunConfig(Model):
-    """`name` is the user's name of the run; with `storage_path` it is the run's identity, so a retry resumes it."""
+    """`name` is the user's name for the run; with `storage_path` it identifies the run, so a retry resumes it."""
 
     name: Text | None = None
     storage_path: Place | None = None
@@ -148,21 +149,21 @@ class RunConfig(Model):
 
 
 class Limits(Model):
-    """How long to wait (seconds), how often to try, how much to keep. None: no limit."""
+    """Timeouts (seconds), retries and storage limits. None: no limit."""
 
     timeout_s: Seconds | None = Field(None, description="the whole step, over all attempts")
     scheduling_timeout_s: Seconds | None = Field(None, description="waiting for the cluster's resources")
-    max_attempts: Count = Field(3, description="Ray jobs started after losses of infrastructure, in one call")
-    heartbeat_ttl_s: Seconds = Field(30.0, description="an unmoved heartbeat is silent after this")
+    max_attempts: Count = Field(3, description="Ray jobs per call: one, plus restarts after infrastructure failures")
+    heartbeat_ttl_s: Seconds = Field(30.0, description="a heartbeat that has not changed for this long counts as silent")
     unreachable_timeout_s: Seconds | None = Field(
         None,
-        description="then, heartbeat silent, begin elsewhere; None: 300 s for another host's embedded head",
+        description="with a silent heartbeat, then start elsewhere; None: 300 s for another host's embedded head",
     )
-    orphan_timeout_s: Seconds | None = Field(None, description="without a sign of any orchestrator the driver stops")
-    artifact_bytes: Whole = Field(256 * 2**20, description="files of a worker that are kept, in sum (`artifacts`)")
+    orphan_timeout_s: Seconds | None = Field(None, description="the driver stops after this time without an orchestrator")
+    artifact_bytes: Whole = Field(256 * 2**20, description="total size of a worker's files that are kept (`artifacts`)")
 
 
-#: What a dataset may be made of, by the endings that tell it.
+#: Dataset format → the file extensions that imply it.
 FORMATS = {
     "parquet": ("parquet",),
     "csv": ("csv",),
@@ -176,10 +177,10 @@ FORMATS = {
 
 
 class SplitConfig(Model):
-    """One part of the rows: about a share of `test_size`, or all the others. A row belongs to the one or the other by a
-    hash of its content, or of the columns `by`, with `seed`: so two datasets of one source that name both parts have no
-    row in common, in another step, on another cluster, and when rows are added later; equal rows stay together. (Give
-    `by` where two steps read different columns.)"""
+    """One part of the rows: "test" is about a `test_size` share, "train" the rest. A hash of the row's content, or of the
+    columns `by`, with `seed` decides. So the two parts of one source never share a row, even in different steps, on
+    different clusters, or after rows were added; equal rows stay together. (Set `by` if two steps read different
+    columns.)"""
 
     part: Literal["train", "test"]
     test_size: Share
@@ -190,10 +191,10 @@ class SplitConfig(Model):
 class DatasetConfig(Model):
     """A Ray Dataset by path and format, or by a function that returns one (called in the driver).
 
-    `version`: the user's own name of what the data is now (a date, a commit, a table's version), by which a retraining
-    tells whether there is anything new; without one it goes by the files' names, sizes and times of change. `split`: a part
-    of the rows. `shuffle_seed`: the rows in another order, always the same. `materialize`: read once and kept in the
-    object store, not once an epoch. In a training `shard` gives each worker a part of the rows, else all of them.
+    `version`: the user's name for the data's current state (a date, a commit, a table version), by which a retraining
+    detects new data; by default it compares the files' names, sizes and mtimes. `split`: a part of the rows.
+    `shuffle_seed`: shuffle the rows deterministically. `materialize`: read once and keep in the object store, instead of
+    once per epoch. In a training `shard` gives each worker a share of the rows, else all of them.
     """
 
     path: Place | Places | None = None
@@ -210,7 +211,7 @@ class DatasetConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """A string stands for a path, a callable for a function, a batch inference's result for its output."""
+        """Accept a string as a path, a callable as a function, a batch inference's result as its output."""
         if getattr(value, "kind", None) == "batch_infer":
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "batch_infer":
@@ -224,7 +225,7 @@ class DatasetConfig(Model):
         if (self.path is None) == (self.function is None):
             raise ValueError("path: got neither or both of path and function; expected exactly one")
         if self.path is not None and self.format is None and self.guessed_format is None:
-            raise ValueError(f"format: missing and not told by {self.path!r}; expected {', '.join(FORMATS)}")
+            raise ValueError(f"format: missing, and not implied by {self.path!r}; expected {', '.join(FORMATS)}")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""An evaluation."""
+"""The spec of an evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plugin_core.specs.step import READING, Bundle, StepSpec, pool_bundles
 
 
 class Threshold(Model):
-    """Inclusive bounds on a metric, one of them or both."""
+    """Inclusive bounds on a metric, one or both."""
 
     min: Number | None = None
     max: Number | None = None
@@ -25,37 +25,36 @@ class Threshold(Model):
     @model_validator(mode="after")
     def _can_fail(self) -> Self:
         if self.min is None and self.max is None:
-            raise ValueError("min: missing; a threshold without min and max is never broken")
+            raise ValueError("min: missing; a threshold needs min or max")
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min: got {self.min:g}; expected at most max, which is {self.max:g}")
+            raise ValueError(f"min: got {self.min:g}; expected at most max, {self.max:g}")
         return self
 
 
 class Comparison(Model):
-    """How a metric has to stand against the same metric of another checkpoint: at least as good, give or take `tolerance`
-    (in the metric's unit; a negative one asks for so much more). `mode`: whether more ("max") or less ("min") is better;
-    it may be left out for the built-in metrics."""
+    """A metric must be at least as good as another checkpoint's, within `tolerance` (in the metric's unit; a negative one
+    requires an improvement). `mode`: whether higher ("max") or lower ("min") is better; optional for built-in metrics."""
 
     mode: Literal["max", "min"] | None = None
     tolerance: Number = 0.0
 
 
 class Evaluation(StepSpec):
-    """How a checkpoint is evaluated, whichever it is: an EvaluateSpec without its checkpoints.
+    """An evaluation of any checkpoint: an EvaluateSpec without its checkpoints.
 
-    Metrics of a checkpoint on a dataset, and whether they are good enough, in one of two ways:
+    Computes metrics of a checkpoint on a dataset and decides whether they are good enough, in one of two ways:
 
-    * `evaluate(checkpoint, dataset, config)` (as many of the three as it takes) returns a dict of metrics. `checkpoint` is
-      a `ray.train.Checkpoint`, `dataset` a `ray.data.Dataset` or None. It is one process of `num_cpus` and `num_gpus`.
-    * `predictor` (as in BatchInferSpec) with `task`, or with `torchmetrics`: `concurrency` actors predict, each of
-      `num_cpus` and `num_gpus`, and what they count is put together exactly. `task` computes the metrics that
-      `docs/evaluate.md` lists; `torchmetrics()` returns a `torchmetrics.Metric` or `MetricCollection`. Both compare
-      `prediction_column`, which the predictor adds, to `label_column`; `score_column` holds the probability of class 1, or
-      one for each class 0, 1, 2, …, for metrics that need it. `slices`: columns by whose values the metrics are told apart.
+    * `evaluate(checkpoint, dataset, config)` (or a prefix of these arguments) returns a dict of metrics. `checkpoint` is a
+      `ray.train.Checkpoint`, `dataset` a `ray.data.Dataset` or None. It runs in one process with `num_cpus` and `num_gpus`.
+    * `predictor` (as in BatchInferSpec) with `task` or `torchmetrics`: `concurrency` actors predict, each with `num_cpus`
+      and `num_gpus`, and their counts are combined exactly. `task` computes the metrics listed in `docs/evaluate.md`;
+      `torchmetrics()` returns a `torchmetrics.Metric` or `MetricCollection`. Both compare `prediction_column`, which the
+      predictor adds, to `label_column`; `score_column` holds the probability of class 1, or one per class 0, 1, 2, …, for
+      metrics that need it. `slices`: columns by whose values the metrics are broken down.
 
-    A metric outside its threshold, or one that does not beat the other checkpoint's as `must_beat` asks, makes the result's
-    `passed` false. `framework`: what the code expects the checkpoint to be of; another one is refused. `plots`: draw
-    confusion matrix or residuals.
+    `passed` is false in the result if a metric is outside its threshold or misses its `must_beat` comparison. `framework`:
+    the framework that the code expects of the checkpoint; others are rejected. `plots`: draw the confusion matrix or
+    residuals.
     """
 
     evaluate: Function | None = None
@@ -96,7 +95,7 @@ class Evaluation(StepSpec):
         if isinstance(value, dict) and isinstance(value.get("must_beat"), (list, tuple)):
             for name in value["must_beat"]:
                 if not isinstance(name, str):
-                    raise ValueError(f"must_beat: got {shown(name)}; expected a list of metrics' names")
+                    raise ValueError(f"must_beat: got {shown(name)}; expected a list of metric names")
             return {**value, "must_beat": {name: {} for name in value["must_beat"]}}
         return value
 
@@ -122,13 +121,13 @@ class Evaluation(StepSpec):
             check_gates(self.thresholds, self.must_beat)
         for name, comparison in self.must_beat.items():
             if comparison.mode is None and name not in KNOWN_MODES:
-                raise ValueError(f"must_beat.{name}.mode: missing; expected 'max' (more is better) and 'min'")
+                raise ValueError(f"must_beat.{name}.mode: missing; expected 'max' (higher is better) or 'min'")
         return self
 
 
 class EvaluateSpec(Evaluation):
-    """An evaluation of `checkpoint`. `compare_to`: another checkpoint, which is then evaluated on the same data, or the
-    result of an earlier evaluation; `must_beat` says which metrics have to stand up to it."""
+    """An evaluation of `checkpoint`. `compare_to`: another checkpoint, which is then evaluated on the same data, or an
+    earlier evaluation's result; `must_beat` names the metrics to compare."""
 
     kind: Literal["evaluate"] = "evaluate"
     checkpoint: CheckpointRef
@@ -139,11 +138,11 @@ class EvaluateSpec(Evaluation):
         if self.must_beat and self.compare_to is None:
             raise ValueError("compare_to: missing; must_beat needs a checkpoint or an evaluation's result to compare to")
         if self.compare_to is not None and not self.must_beat:
-            raise ValueError("must_beat: missing; compare_to needs to know which metrics count")
+            raise ValueError("must_beat: missing; compare_to needs the metrics to compare")
         return self
 
 
-#: Whether more or less is better, for the built-in metrics.
+#: Built-in metric → whether higher or lower is better.
 KNOWN_MODES = {
     **dict.fromkeys(["accuracy", "balanced_accuracy", "precision", "recall", "f1", "f1_weighted", "mcc"], "max"),
     **dict.fromkeys(["roc_auc", "average_precision", "r2"], "max"),
@@ -151,7 +150,7 @@ KNOWN_MODES = {
 }
 
 
-#: What the built-in metrics can be, from and to.
+#: Built-in metric → (minimum, maximum).
 RANGES = {
     **dict.fromkeys(["accuracy", "balanced_accuracy", "precision", "recall", "f1", "f1_weighted"], (0.0, 1.0)),
     **dict.fromkeys(["roc_auc", "average_precision", "brier"], (0.0, 1.0)),
@@ -162,7 +161,7 @@ RANGES = {
 
 
 def check_gates(thresholds: Mapping[str, Threshold], must_beat: Mapping[str, Comparison]) -> None:
-    """Raise ValueError where a demand on a built-in metric is always met, or never."""
+    """Raise ValueError if a requirement on a built-in metric is always or never met."""
     for name, bound in thresholds.items():
         least, most = RANGES.get(name, (-math.inf, math.inf))
         if bound.min is not None and not (least < bound.min <= most):
@@ -177,4 +176,4 @@ def check_gates(thresholds: Mapping[str, Threshold], must_beat: Mapping[str, Com
 
 def _within(name: str) -> str:
     least, most = RANGES[name]
-    return f"what {name}, which is from {least:g} to {most:g}, can fail and can pass"
+    return f"a value that {name}, which ranges from {least:g} to {most:g}, can both pass and fail"

@@ -1,4 +1,4 @@
-"""The packages that a step needs on the cluster, each of an extra."""
+"""Check the packages that a step needs on the cluster, each installed by an extra."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plugin_core.errors import SpecError
 
 
 def require(field: str, given: Any, package: str, extra: str, oldest: str | None = None) -> None:
-    """Raise SpecError, naming the spec's field, where the package is not installed here, or is older than `oldest`."""
+    """Raise SpecError, naming the spec's field, if the package is not installed here or is older than `oldest`."""
     install = f"pip install 'ray-train-workflows[{extra}]'"
     if importlib.util.find_spec(package) is None:
         raise SpecError(f"{field}: got {given!r}, whose package {package} is not installed on the cluster; {install}")
@@ -25,7 +25,7 @@ def require(field: str, given: Any, package: str, extra: str, oldest: str | None
 
 
 def version(package: str) -> str | None:
-    """The version of a package, also of its variant for CPUs; None for a distribution of another name."""
+    """The version of a package or its CPU variant; None if the distribution has a different name."""
     for name in (package, f"{package}-cpu"):
         try:
             return metadata.version(name)

@@ -1,7 +1,7 @@
-"""The types of a spec's fields. They are strict: a value is taken as it is or refused, never changed.
+"""The types of a spec's fields. They are strict: a value is accepted unchanged or rejected, never converted.
 
-`True` is no number, "5" is not 5, and numbers are finite. What a user's code gets (a loop's config) is plain JSON, because
-the spec is kept and sent as JSON: what JSON would change (a tuple, NaN, a key that is no text) is refused.
+`True` is not a number, "5" is not 5, and numbers are finite. Data for a user's code (a loop's config) is plain JSON,
+because the spec is stored and sent as JSON: anything JSON would change (a tuple, NaN, a non-string key) is rejected.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pydantic import AfterValidator, AllowInfNan, BeforeValidator, Field, Strict
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 
-#: Processes that one step may start: more is a slip, and each costs memory in the driver.
+#: The most processes one step may start: more is a mistake, and each costs memory in the driver.
 MAX_PROCESSES = 100_000
-#: A time-out of more than 30 years is a slip, and too long for the clocks of operating systems.
+#: A timeout of more than 30 years is a mistake, and overflows operating system timers.
 MAX_SECONDS = 1e9
-#: Plain data may be so deep, and hold so many values.
+#: The maximum depth and number of values of plain data.
 MAX_DEPTH, MAX_VALUES = 50, 100_000
 MAX_TEXT = 10_000
-#: Python writes no whole number of more than 4,300 digits, and no float holds one of more bits than this.
+#: Python cannot format an integer of more than 4,300 digits, and a float cannot hold one of more bits than this.
 MAX_BITS = 1024
 
 
 def readable(text: str) -> str:
-    """Raise ValueError for text that no file, variable or JSON document can hold."""
+    """Raise ValueError for text that cannot be stored in a file, variable or JSON document."""
     if "\0" in text:
-        raise ValueError(f"got {shown(text)}; expected text without the character NUL")
+        raise ValueError(f"got {shown(text)}; expected text without NUL characters")
     if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise ValueError(f"got {shown(text)}; expected text that can be written as UTF-8")
+        raise ValueError(f"got {shown(text)}; expected valid UTF-8 text")
     return text
 
 
@@ -42,7 +42,7 @@ def _not_blank(text: str) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """A set has no order, and an iterator can be read once."""
+    """Reject sets, which have no order, and iterators, which can be read only once."""
     if value is None or isinstance(value, (list, tuple)):
         return value
     raise ValueError(f"got {shown(value)}; expected a list")
@@ -56,7 +56,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _one_or_pair(value: Any) -> Any:
-    """Said here in one sentence, which a union's two would not be."""
+    """Validated here for one error message instead of pydantic's two for a union."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     whole = all(type(part) is int and 1 <= part <= MAX_PROCESSES for part in parts)
     if not whole or (isinstance(value, (list, tuple)) and (len(value) != 2 or value[0] > value[1])):
@@ -70,24 +70,24 @@ def _one_or_pair(value: Any) -> Any:
 
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=2**31 - 1)]
-#: Of bytes, retries and the like.
+#: A number of bytes, retries etc.
 Whole = Annotated[int, Strict(), Field(ge=0, le=2**53)]
 Seed = Annotated[int, Strict(), Field(ge=0, lt=2**32)]
-#: How often something may fail; -1 means without a limit.
+#: How often something may fail; -1: no limit.
 Tries = Annotated[int, Strict(), Field(ge=-1, le=2**31 - 1)]
-#: One number of processes, or the smallest and the largest one.
+#: A number of processes, or a (min, max) pair.
 Processes = Annotated[int | tuple[int, int], BeforeValidator(_one_or_pair)]
 
 Number = Annotated[float, Strict(), AllowInfNan(False)]
 Share = Annotated[float, Strict(), AllowInfNan(False), Field(gt=0, lt=1)]
-#: Of a resource: CPUs, GPUs, bytes of memory.
+#: An amount of a resource: CPUs, GPUs, bytes of memory.
 Amount = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0, le=1e18)]
 Seconds = Annotated[float, Strict(), AllowInfNan(False), Field(gt=0, le=MAX_SECONDS)]
-#: Seconds, of which none are fine too.
+#: Seconds; may be 0.
 Grace = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0, le=MAX_SECONDS)]
 
 Text = Annotated[str, Strict(), Field(max_length=MAX_TEXT), AfterValidator(readable)]
-#: Of a column, a metric, a resource, a label.
+#: The name of a column, a metric, a resource or a label.
 Name = Annotated[str, Strict(), Field(max_length=1000), AfterValidator(readable), AfterValidator(_not_blank)]
 Names = Annotated[list[Name], BeforeValidator(_listed), AfterValidator(_distinct)]
 Texts = Annotated[list[Text], BeforeValidator(_listed)]
@@ -97,7 +97,7 @@ Texts = Annotated[list[Text], BeforeValidator(_listed)]
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """A mapping that JSON keeps as it is. Raises SpecError, whose sentence names the place within it."""
+    """Validate a mapping that JSON preserves exactly. Raises SpecError naming the location within it."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {shown(value)}; expected a mapping")
     left = [MAX_VALUES]
@@ -106,16 +106,16 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def check_size(value: Any, field: str) -> None:
-    """Raise SpecError where data has no end, or is too deep or too large to be walked over; whatever else is in it."""
+    """Raise SpecError if data is cyclic, too deep or too large to traverse, whatever its values."""
     left = MAX_VALUES
     todo: list[tuple[Any, tuple[str, ...]]] = [(value, (field,))]
     while todo:
         part, path = todo.pop()
         left -= 1
         if left < 0:
-            raise inside(path[:6], f"got more than {MAX_VALUES:,} values; expected what is small enough for a spec")
+            raise inside(path[:6], f"got more than {MAX_VALUES:,} values; expected fewer in a spec")
         if len(path) > MAX_DEPTH + 1:
-            raise inside(path[:6], f"nested deeper than {MAX_DEPTH} levels, or without an end; expected plain data")
+            raise inside(path[:6], f"nested deeper than {MAX_DEPTH} levels, or cyclic; expected plain data")
         if isinstance(part, Mapping):
             todo += [(item, (*path, str(key)[:60] if isinstance(key, str) else "…")) for key, item in part.items()]
         elif isinstance(part, (list, tuple, set, frozenset)):
@@ -123,7 +123,7 @@ def check_size(value: Any, field: str) -> None:
 
 
 def inside(path: Iterable[str], sentence: str) -> Exception:
-    """The error for what is wrong at a place within a field's value."""
+    """The error for a location within a field's value."""
     where = ".".join(part if len(part) <= 60 else f"{part[:60]}…" for part in path)
     if not where:
         return ValueError(sentence)
@@ -135,9 +135,9 @@ def inside(path: Iterable[str], sentence: str) -> Exception:
 def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
     left[0] -= 1
     if left[0] < 0:
-        raise inside(path[:1], f"got more than {MAX_VALUES:,} values; expected what is small enough for a spec")
+        raise inside(path[:1], f"got more than {MAX_VALUES:,} values; expected fewer in a spec")
     if len(path) > MAX_DEPTH:
-        raise inside(path[:1], f"nested deeper than {MAX_DEPTH} levels, or without an end; expected plain JSON data")
+        raise inside(path[:1], f"nested deeper than {MAX_DEPTH} levels, or cyclic; expected plain JSON data")
     match value:
         case None | bool():
             return value
@@ -145,18 +145,18 @@ def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
             return _checked(readable, value, path)
         case int():
             if value.bit_length() > MAX_BITS:
-                raise inside(path, f"got a whole number of {value.bit_length():,} bits; expected at most {MAX_BITS:,}")
+                raise inside(path, f"got an integer of {value.bit_length():,} bits; expected at most {MAX_BITS:,}")
             return int(value)
         case float():
             if not math.isfinite(value):
-                raise inside(path, f"got {value}, which JSON cannot hold; expected a finite number")
+                raise inside(path, f"got {value}, which JSON cannot represent; expected a finite number")
             return float(value)
         case list():
             return [_plain(item, (*path, str(number)), left) for number, item in enumerate(value)]
         case Mapping():
             return {_key(key, path): _plain(item, (*path, str(key)), left) for key, item in value.items()}
         case tuple():
-            raise inside(path, f"got {shown(value)}, a tuple, which JSON would make a list; expected a list")
+            raise inside(path, f"got {shown(value)}, a tuple, which JSON would turn into a list; expected a list")
         case _:
             raise inside(
                 path, f"got {shown(value)} of type {type(value).__name__}; expected plain JSON data (text, numbers, lists)"
@@ -165,16 +165,16 @@ def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
 
 def _key(key: Any, path: tuple[str, ...]) -> str:
     if not isinstance(key, str):
-        raise inside(path, f"got the key {shown(key)} of type {type(key).__name__}; expected text as keys")
+        raise inside(path, f"got the key {shown(key)} of type {type(key).__name__}; expected a string")
     return _checked(readable, key, path)
 
 
 def _checked(check: Callable[[str], str], text: str, path: tuple[str, ...]) -> str:
     try:
-        return str.__str__(check(text))  # of an enumeration's text, too
+        return str.__str__(check(text))  # also for a string enum
     except ValueError as exc:
         raise inside(path, str(exc)) from None
 
 
-#: A mapping of plain JSON data, which reaches a user's code exactly as it was given.
+#: A mapping of plain JSON data, passed to a user's code unchanged.
 Plain = Annotated[dict[str, Any], BeforeValidator(plain)]

@@ -1,4 +1,4 @@
-"""Whether a TrainSpec fits its framework, told before anything is submitted."""
+"""The frameworks that a TrainSpec may name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Framework:
-    """`packages` must import on the cluster, each in its oldest version or newer; the extra of the framework's name
-    installs them. `options` are its own spec fields. `module`, of this package, builds its trainer. `join`: what makes
-    a loop's workers one world, said to whom they are not."""
+    """`packages`: package → minimum version, required on the cluster; the extra named after the framework installs them.
+    `options`: its own spec fields. `module` builds its trainer. `join`: the call that joins a loop's workers into one
+    world, quoted in the error if they did not."""
 
     name: str
     module: str
@@ -48,14 +48,14 @@ FRAMEWORKS = {
             "torch",
             {"transformers": "5.0", "accelerate": "1.10", **_TORCH},
             _ON_TORCH,
-            join="TrainingArguments(use_cpu=True) where there is no GPU",
+            join="TrainingArguments(use_cpu=True) without a GPU",
         ),
         Framework(
             "accelerate",
             "torch",
             {"accelerate": "1.10", **_TORCH},
             _ON_TORCH,
-            join="Accelerator(cpu=True) where there is no GPU, and accelerator.prepare(model, …)",
+            join="Accelerator(cpu=True) without a GPU, and accelerator.prepare(model, …)",
         ),
         Framework(
             "deepspeed",

@@ -1,11 +1,11 @@
-"""How a user's function reaches the cluster.
+"""Send a user's function to the cluster.
 
-* A string "package.module:function" goes **by reference**: it is imported on the cluster.
-* A callable goes **by value**: pickled with cloudpickle, everything of its own module inside.
+* A string "package.module:function" is sent **by reference**: it is imported on the cluster.
+* A callable is sent **by value**: pickled with cloudpickle, including everything from its own module.
 
-Either way the Python modules that its module imports from the user's own folders (found outside site-packages and the
-standard library) travel as source files, so `from utils.model import Net` in a flow or DAG file works on a cluster that
-has never seen that folder. Which files those are is found by reading import statements, not by importing.
+In both cases the modules that its module imports from the user's own folders (outside site-packages and the standard
+library) are shipped as source files, so `from utils.model import Net` in a flow or DAG file works on a cluster without that
+folder. These files are found by parsing import statements, not by importing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from plugin_core.specs.sources import code_digest, find_without_import, is_users
 
 
 def by_value_name(function: Callable[..., Any]) -> str:
-    """How a by-value function stands in a spec's JSON: its name and a digest of its code. Its module's name is left
-    out: the same file is `__main__` when run and has another name when an engine loads it."""
+    """A by-value function in a spec's JSON: its name and a digest of its code. The module's name is left out: the same file
+    is `__main__` when run as a script and has a different name when an engine loads it."""
     return f"value:{getattr(function, '__qualname__', type(function).__qualname__)}#{code_digest(function)}"
 
 
@@ -38,12 +38,12 @@ def is_by_value(name: str) -> bool:
     return name.startswith("value:")
 
 
-#: cloudpickle keeps one list of modules for the whole process, and engines run steps in threads
+#: cloudpickle's module registry is global to the process, and engines run steps in threads
 _PICKLING = threading.Lock()
 
 
 def pickle_functions(functions: dict[str, Callable[..., Any]]) -> bytes:
-    """The by-value functions of a spec, by field name, with their own modules by value."""
+    """Pickle a spec's by-value functions, by field name, with their modules by value."""
     with _PICKLING:
         return _pickled(functions)
 
@@ -77,7 +77,7 @@ def unpickle_functions(data: bytes) -> dict[str, Callable[..., Any]]:
 
 
 def import_function(field: str, reference: str) -> Callable[..., Any]:
-    """The function that a by-reference string names, imported here."""
+    """Import the function that a by-reference string names."""
     module_name, _, attribute = reference.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -86,13 +86,13 @@ def import_function(field: str, reference: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as exc:
         raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({exc})") from exc
     if not callable(found):
-        raise PayloadError(f"{field}: got {reference!r}, which is no function but a {type(found).__name__}")
+        raise PayloadError(f"{field}: got {reference!r}, a {type(found).__name__}; expected a function")
     result: Callable[..., Any] = found
     return result
 
 
 def _missing(module_name: str) -> str:
-    """Why a module was not found. Names the package that was searched: another of the same name may hide the right one."""
+    """Why a module was not found. Names the package that was searched: it may shadow the right one of the same name."""
     package = module_name.partition(".")[0]
     found = find_without_import(package) if package != module_name else None
     where = "" if found is None else f"; {package!r} is {found.origin or list(found.submodule_search_locations or [])}"
@@ -100,9 +100,9 @@ def _missing(module_name: str) -> str:
 
 
 def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
-    """Look a by-reference function up without importing its module (which may be slow, or need a GPU).
+    """Look up a by-reference function without importing its module (which may be slow, or need a GPU).
 
-    `must_exist`: the module has to be found here, since the cluster shares this environment.
+    `must_exist`: the module must be found here, because the cluster shares this environment.
     """
     module_name, _, attribute = reference.partition(":")
     found = find_without_import(module_name)
@@ -114,9 +114,9 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
         try:
             names = _top_level_names(_source(Path(found.origin)), found.origin)
         except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as exc:
-            # not UTF-8, an unknown encoding, a NUL, an expression without an end
+            # not UTF-8, an unknown encoding, a NUL, an endless expression
             raise PayloadError(
-                f"{field}: got {reference!r}, which cannot be imported ({found.origin} is no Python source: {exc})"
+                f"{field}: got {reference!r}, which cannot be imported ({found.origin} is not valid Python: {exc})"
             ) from exc
         except SyntaxError as exc:
             raise PayloadError(
@@ -127,7 +127,7 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
 
 
 def call_with(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function with as many of the positional arguments as it takes."""
+    """Call a user's function with as many of the positional arguments as it accepts."""
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return function(*arguments)
@@ -151,13 +151,13 @@ def _culprit(function: Callable[..., Any]) -> str:
 
 
 def _source(file: Path) -> str:
-    """Decoded as Python does it: by its coding line or byte order mark, else as UTF-8."""
+    """Decode a source file as Python does: by its coding line or byte order mark, else as UTF-8."""
     with tokenize.open(file) as stream:
         return stream.read()
 
 
 def _top_level_names(source: str, file: str) -> set[str]:
-    # not by `ast`: two threads that build a tree at once can break each other in CPython 3.11
+    # not `ast`: in CPython 3.11, threads that build trees concurrently can break each other
     table = symtable.symtable(source, file, "exec")
     names = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
     return names | ({"*"} if re.search(r"^from .+ import \*", source, re.MULTILINE) else set())

@@ -1,7 +1,7 @@
-"""Turn what users report into plain JSON values.
+"""Convert reported metrics to plain JSON values.
 
-Ray Train's controller serialises every reported metric into its snapshot and dies of a numpy float32 or a tensor; Airflow
-rejects NaN in an XCom. So metrics become plain Python values before anybody else sees them.
+Ray Train's controller serialises every reported metric into its snapshot and crashes on a numpy float32 or a tensor;
+Airflow rejects NaN in an XCom. So metrics are converted to plain Python values first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def json_safe(value: Any) -> Any:
         return {str(key): json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [json_safe(item) for item in value]
-    # numpy and torch share this small protocol, so neither has to be imported here; a tensor that needs grad or lies
-    # on a GPU must be detached first
+    # numpy and torch share this protocol, so neither is imported here; a tensor that requires grad or is on a GPU must be
+    # detached first
     if hasattr(value, "detach"):
         value = value.detach().cpu()
     if hasattr(value, "tolist"):
@@ -35,7 +35,7 @@ def json_safe(value: Any) -> Any:
 
 
 def flat(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one, their keys joined; an empty one stays as it is."""
+    """Flatten nested dicts, joining their keys; an empty dict stays as it is."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     found: dict[str, Any] = {}

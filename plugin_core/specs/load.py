@@ -1,7 +1,7 @@
-"""YAML and JSON files as plain data, whatever is in them: bounded in size, depth and time, and nothing is made of tags.
+"""Load untrusted YAML and JSON files as plain data: bounded in size, depth and time, and without YAML object tags.
 
-Stricter than YAML and JSON are: a key stands once in its mapping, and a value that would be read as something else than it
-looks like (NaN, a date) reaches the checks of the spec, which refuse it. `1e-3` is a number, as in YAML 1.2.
+Stricter than YAML and JSON: duplicate keys are rejected, and values that are not what they look like (NaN, a date) are
+passed on to the spec's validation, which rejects them. `1e-3` is a number, as in YAML 1.2.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import yaml
 from plugin_core.errors import SpecError
 from plugin_core.specs.fields import MAX_DEPTH, MAX_VALUES
 
-#: A spec names data and functions, it holds none.
+#: A spec refers to data and functions but does not contain them.
 MAX_BYTES = 1 << 20
-#: PyYAML makes about 20,000 nodes a second.
+#: PyYAML builds about 20,000 nodes per second.
 MAX_NODES = 10_000
 
 
 def load_file(path: Path, field: str = "spec file") -> Any:
-    """The data of a file, by its ending JSON or YAML. Raises SpecError about `field`."""
+    """The data of a JSON or YAML file, by its extension. Raises SpecError about `field`."""
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
@@ -48,7 +48,7 @@ def from_json(text: str) -> Any:
 
 
 def from_yaml(text: str) -> Any:
-    """Raises yaml.YAMLError, or ValueError for what is too deep, too large or without an end."""
+    """Raises yaml.YAMLError, or ValueError for data that is too deep, too large or cyclic."""
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
@@ -65,20 +65,20 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:60]!r} stands twice")
+        raise ValueError(f"duplicate key {twice[:60]!r}")
     return found
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _size(node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int:
-    """How many values a node stands for with its aliases followed, each counted once."""
+    """The number of values in a node with its aliases expanded; each node is visited once."""
     if id(node) in known:
         return known[id(node)]
     if id(node) in above:
-        raise ValueError(f"the alias in line {node.start_mark.line + 1} is within what it stands for")
+        raise ValueError(f"the alias in line {node.start_mark.line + 1} refers to itself")
     inner = (*above, id(node))
     size = 1
     if isinstance(node, yaml.SequenceNode):
@@ -86,13 +86,13 @@ def _size(node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int
     elif isinstance(node, yaml.MappingNode):
         size += sum(_size(part, known, inner) for pair in node.value for part in pair)
     if size > MAX_VALUES:
-        raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values")
+        raise ValueError(f"its aliases expand to more than {MAX_VALUES:,} values")
     known[id(node)] = size
     return size
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, whose depth and number of nodes are bounded while it reads."""
+    """PyYAML's safe loader with limits on depth and number of nodes."""
 
     depth = 0
     nodes = 0
@@ -102,7 +102,7 @@ class _Loader(yaml.SafeLoader):
         if self.depth > MAX_DEPTH:
             raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
         if self.nodes > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES:,} values, which YAML takes long for; JSON may have more")
+            raise ValueError(f"more than {MAX_NODES:,} values, which is slow in YAML; use JSON for more")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -112,7 +112,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as exc:
-            # what PyYAML's own constructors raise for an impossible date, or "!!int x"
+            # PyYAML's constructors raise these for an impossible date, or "!!int x"
             text = str(node.value)[:60] if isinstance(node, yaml.ScalarNode) else ""
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {text!r} cannot be read ({exc})") from exc
 
@@ -121,12 +121,12 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if (key.tag, key.value) in seen:
-                    raise yaml.YAMLError(f"line {key.start_mark.line + 1}: the key {key.value[:60]!r} stands twice")
+                    raise yaml.YAMLError(f"line {key.start_mark.line + 1}: duplicate key {key.value[:60]!r}")
                 seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep)
 
 
-# of a class of its own, or every user of PyYAML in this process would read so
+# on our own class, or it would affect every user of PyYAML in this process
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]{1,3}$"), list("-+.0123456789")
 )

@@ -1,4 +1,4 @@
-"""A spec out of data: JSON, YAML, or what an engine's user gave."""
+"""Parse specs and results from JSON, YAML or an engine user's input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plugin_core.specs.step_kinds import step_kind
 
 
 def parse_spec(data: Any) -> StepSpec:
-    """A spec from JSON-like data (or a spec as it is). Raises SpecError with one sentence a wrong field."""
+    """A spec from JSON-like data; a spec is returned unchanged. Raises SpecError with one sentence per invalid field."""
     if isinstance(data, StepSpec):
         return data
     if not isinstance(data, dict):
@@ -29,14 +29,14 @@ def load_spec(path: str | Path) -> StepSpec:
     """A spec from a YAML or JSON file."""
     data = load_file(Path(path))
     if not isinstance(data, dict):
-        raise SpecError(f"spec file: got {str(path)!r}; expected YAML or JSON that holds a mapping of fields")
+        raise SpecError(f"spec file: got {str(path)!r}; expected YAML or JSON with a mapping of fields")
     return parse_spec(data)
 
 
 def as_spec(value: Any, accepted: type[StepSpec], folder: str | Path | None = None) -> StepSpec:
-    """What an engine's user gave as a spec: a spec, a dict of its fields, or a YAML or JSON file (looked up in `folder`).
+    """A spec from an engine user's input: a spec, a dict of its fields, or a YAML or JSON file (relative to `folder`).
 
-    `accepted`: the kind that is wanted, which a dict need not name. Raises SpecError.
+    `accepted`: the expected kind, which a dict may omit. Raises SpecError.
     """
     if isinstance(value, (str, os.PathLike)):
         spec = load_spec(Path(folder or ".", value))
@@ -51,7 +51,7 @@ def as_spec(value: Any, accepted: type[StepSpec], folder: str | Path | None = No
 
 
 def parse_result(data: Any) -> StepResult:
-    """A result from its JSON. Raises SpecError where it is none, or newer than this code."""
+    """A result from its JSON. Raises SpecError if it is invalid or newer than this code."""
     if isinstance(data, StepResult):
         return data
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):

@@ -1,4 +1,4 @@
-"""What a spec holds: its functions, its datasets, and the steps that it is made of."""
+"""The parts of a spec: its functions, datasets and nested steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plugin_core.specs.step import StepSpec
 
 @functools.cache
 def function_fields(spec_class: type[StepSpec]) -> tuple[str, ...]:
-    """The fields of a spec that hold a user's function: those of the type `Function`."""
+    """The fields of a spec that hold a user's function, those of type `Function`."""
     return tuple(
         name for name, field in spec_class.model_fields.items() if _is_function([*field.metadata, field.annotation])
     )
@@ -56,7 +56,7 @@ def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
 
 
 def _parts(spec: StepSpec) -> dict[str, StepSpec]:
-    """The steps that a spec is made of, by field name: of a search its training, of a retraining its steps."""
+    """A spec's nested steps, by field name: the training of a search, the steps of a retraining."""
     return {name: value for name, value in spec if isinstance(value, StepSpec)}
 
 
@@ -68,7 +68,7 @@ def _own_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
 
 
 def needed_columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
-    """The columns that a step, or one of its parts, needs of the dataset in `field`, by the fields that name them."""
+    """The columns that a step or nested step needs from the dataset in `field`, by the spec fields that name them."""
     part, _, rest = field.partition(".")
     inner = getattr(spec, part)
     if not isinstance(inner, StepSpec):
@@ -77,7 +77,7 @@ def needed_columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
 
 
 def needed_rows(spec: StepSpec, field: str, config: DatasetConfig) -> int:
-    """How many rows a step, or one of its parts, needs of the dataset in `field` at the least."""
+    """The minimum number of rows that a step or nested step needs from the dataset in `field`."""
     part, _, rest = field.partition(".")
     inner = getattr(spec, part)
     return needed_rows(inner, rest, config) if isinstance(inner, StepSpec) else spec.needed_rows(config)

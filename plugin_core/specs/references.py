@@ -1,4 +1,4 @@
-"""TODO"""
+"""Validate references to registries, models, clusters, services and links before they are used or shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugin_core.storage.uris import SECRET, listed, split
 
 
 def check_registry(uri: str) -> str:
-    """A registry's URI, a local path made absolute. Raises SpecError where it is none, or holds credentials."""
+    """A registry's URI; a local path is made absolute. Raises SpecError if it is invalid or contains credentials."""
     if not is_mlflow(uri):
         return Location.of(uri, "registry").uri
     check_service("registry", uri.partition(":")[2])
@@ -24,7 +24,7 @@ def is_mlflow(uri: str) -> bool:
     return uri == "mlflow" or uri.startswith("mlflow:")
 
 
-#: The addresses that get this installation's token also where they were read from an artifact.
+#: Environment variable: addresses that get this installation's token even if read from an artifact.
 CLUSTERS = "RAYTRAIN_CLUSTERS"
 
 
@@ -37,34 +37,32 @@ def check_run_name(field: str, name: str) -> None:
 
 
 def check_model_name(field: str, name: str) -> None:
-    """Of a model or an alias."""
+    """Check the name of a model or an alias. Raises SpecError."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
         raise SpecError(f"{field}: got {name!r}; expected 1 to 100 letters, digits and . _ -, not starting with . or -")
 
 
 def check_address(field: str, address: str) -> None:
-    """Of a cluster's dashboard. Raises SpecError where it is no http or https URL, or holds credentials or options."""
+    """Check a dashboard's address. Raises SpecError unless it is an http(s) URL without credentials or options."""
     try:
         parts = split(address)
         _ = parts.port
     except SpecError as exc:
         raise SpecError(f"{field}: {exc.message}") from None
     except ValueError:
-        raise SpecError(
-            f"{field}: got {shown_uri(address)!r}, whose port is no number; expected http://host:8265"
-        ) from None
+        raise SpecError(f"{field}: got {shown_uri(address)!r} with an invalid port; expected http://host:8265") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SpecError(f"{field}: got {shown_uri(address)!r}; expected a URL like http://host:8265")
     if "@" in parts.netloc:
         raise SpecError(
-            f"{field}: got {shown_uri(address)!r} with credentials; expected it without, and token= or headers="
+            f"{field}: got {shown_uri(address)!r} with credentials; expected a URL without them, and token= or headers="
         )
     if "?" in address or "#" in address:
         raise SpecError(f"{field}: got {shown_uri(address)!r}; expected a URL without '?' and '#', like http://host:8265")
 
 
 def check_service(field: str, uri: str) -> None:
-    """Of a tracking server or registry, a URL or a word of its library's. Raises SpecError where it holds credentials."""
+    """Check a tracking server or registry, a URL or its library's keyword. Raises SpecError if it has credentials."""
     start = f"{field}: " if field else ""
     try:
         parts = split(uri)
@@ -74,19 +72,19 @@ def check_service(field: str, uri: str) -> None:
     if "@" in parts.netloc or secrets:
         what = "a password" if "@" in parts.netloc else secrets[0]
         raise SpecError(
-            f"{start}got {shown_uri(uri)!r} with {what}; expected a URI without it: credentials belong into the cluster's"
+            f"{start}got {shown_uri(uri)!r} with {what}; expected a URI without it: credentials belong in the cluster's"
             " environment"
         )
 
 
 def is_known_cluster(address: str) -> bool:
-    """Whether this installation names the address as one that its secrets may be sent to."""
+    """Whether this installation lists the address as one that may receive its secrets."""
     known = [*listed(CLUSTERS), os.environ.get("RAY_API_SERVER_ADDRESS", ""), os.environ.get("RAY_ADDRESS", "")]
     return address.rstrip("/") in [each.rstrip("/") for each in known if each]
 
 
 def safe_link(url: str) -> str:
-    """A URL that may be shown as a link, with nothing in it that could end one; "" for all but plain http and https."""
+    """A URL quoted so that it is safe as a link; "" for anything but plain http and https."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or CONTROL.search(url):

@@ -1,4 +1,4 @@
-"""Whether a cluster can ever give what a step takes."""
+"""Check whether a cluster can ever provide a step's resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plugin_core.specs.step import StepSpec, in_sum
 
 
 def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
-    """Raise InfeasibleError when the step asks for more than these nodes have, even empty."""
+    """Raise InfeasibleError if the step needs more than these nodes have, even when idle."""
     bundles = spec.bundles()
     have: dict[str, float] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""References to what a step made: small, JSON-safe, versioned; the data itself stays on storage."""
+"""References to a step's outputs: small, JSON-safe, versioned; the data itself stays on storage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-#: A reference passes through an engine's database; more than this stays in result.json alone (bytes of JSON).
+#: Bytes of JSON. A reference passes through an engine's database; anything beyond this stays in result.json only.
 REFERENCE_BYTES = 2048
 
 
@@ -26,7 +26,7 @@ class _Reference(BaseModel):
 
 
 class RunRef(_Reference):
-    """A run: its directory's URI, and the attempt (counted from 1) that made the result."""
+    """A run: its directory's URI, and the attempt (counted from 1) that produced the result."""
 
     uri: StrictStr
     name: StrictStr
@@ -41,8 +41,8 @@ class CheckpointRef(_Reference):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """A train result (or its dict) stands for its checkpoint, a search's for its best, a retraining's for the
-        champion's, a string for a URI."""
+        """Accept a train result (or its dict) as its checkpoint, a search's as its best trial's, a retraining's as the
+        champion's, a string as a URI."""
         if isinstance(value, (TrainResult, TuneResult, RetrainResult)):
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "tune":
@@ -68,9 +68,9 @@ class CheckpointRef(_Reference):
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """A local directory with the checkpoint's files, to be read for the length of a `with` block: one copy for all
-        processes of the node, or the very files where they are on this machine. Raises SpecError where a file is not as it
-        was written, or there is none; StorageError where that cannot be told."""
+        """A local directory with the checkpoint's files, valid within a `with` block: one copy for all processes of the
+        node, or the original files if they are local. Raises SpecError if the checkpoint is damaged or missing,
+        StorageError if that cannot be determined."""
         from plugin_core.storage.checkpoint_manifest import check_copy, missing
 
         location = Location.of(self.uri)
@@ -83,12 +83,12 @@ class CheckpointRef(_Reference):
 
 
 class StepResult(_Reference):
-    """The fields of every result. A subclass has a `kind` and what its kind of step makes (see `step_kinds`)."""
+    """The fields of every result. A subclass adds a `kind` and the outputs of that kind of step (see `step_kinds`)."""
 
     if TYPE_CHECKING:
         kind: str = ""
 
-    #: fields of which a reference leaves out what does not fit, in this order
+    #: fields that a reference truncates to fit, in this order
     bulky: ClassVar[tuple[str, ...]] = ("metrics",)
     # a cluster may be newer than the engine that reads its results
     model_config = ConfigDict(extra="ignore")
@@ -99,7 +99,7 @@ class StepResult(_Reference):
     truncated: bool = False
     #: the links to its tracking runs, by tracker
     tracking: dict[str, str] = {}
-    #: what a person should know of it, though it succeeded
+    #: what a person should know although the step succeeded
     warnings: list[str] = []
 
     @field_validator("metrics", mode="before")
@@ -108,7 +108,7 @@ class StepResult(_Reference):
         return json_safe(value)
 
     def reference(self) -> Self:
-        """This result, with as much as fits into `REFERENCE_BYTES` (`truncated` says when something does not)."""
+        """This result, truncated to fit into `REFERENCE_BYTES` (`truncated` says whether it was)."""
         short = self
         for field in self.bulky:
             if len(short.model_dump_json()) <= REFERENCE_BYTES:
@@ -130,13 +130,13 @@ class StepResult(_Reference):
 
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
-        """A result of a step that never ran, for `FakeCluster`."""
+        """The result of a step that never ran, for `FakeCluster`."""
         return cls(run=run, metrics=metrics)
 
 
 class TrainResult(StepResult):
-    """`metrics` is the last report of the run; `checkpoint` the latest, `best_checkpoint` the best by the spec's score;
-    `dataset` the fingerprint of its datasets (see `dataset_fingerprint`), `artifacts` the folder of what workers left
+    """`metrics`: the run's last report. `checkpoint`: the latest one. `best_checkpoint`: the best by the spec's score.
+    `dataset`: the fingerprint of its datasets (see `dataset_fingerprint`). `artifacts`: the folder of the workers' files
     (see `artifacts`)."""
 
     kind: Literal["train"] = "train"
@@ -160,10 +160,10 @@ class TrainResult(StepResult):
 
 
 class EvaluationResult(StepResult):
-    """`failed` says for each metric that is not good enough the values and by how much.
+    """`failed`: failed metric → its values and by how much it failed.
 
-    `compared_metrics`: those of the checkpoint that it was compared to; `slices`: by column and value the metrics of those
-    rows; `plots`: PNG files in the run directory, by name; `dataset`: the fingerprint of its data (`dataset_fingerprint`).
+    `compared_metrics`: those of the checkpoint compared to. `slices`: column → value → metrics of those rows. `plots`: PNG
+    files in the run directory, by name. `dataset`: the fingerprint of its data (`dataset_fingerprint`).
     """
 
     bulky: ClassVar[tuple[str, ...]] = ("slices", "compared_metrics", "metrics")
@@ -184,12 +184,12 @@ class EvaluationResult(StepResult):
 
     @property
     def why(self) -> str:
-        """What is not good enough, in one line."""
+        """The failed metrics in one line."""
         return "; ".join(f"{metric}: {reason}" for metric, reason in self.failed.items())
 
 
 class EvaluationRef(_Reference):
-    """An evaluation to compare to: its result, as it is."""
+    """An earlier evaluation's result to compare to."""
 
     uri: StrictStr
     metrics: dict[str, Any]
@@ -198,7 +198,7 @@ class EvaluationRef(_Reference):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """An evaluation's result (or its dict) stands for itself."""
+        """Accept an evaluation's result or its dict."""
         if isinstance(value, EvaluationResult):
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "evaluate":
@@ -209,8 +209,8 @@ class EvaluationRef(_Reference):
 
 
 class TuneResult(StepResult):
-    """`best` is the best trial's result, `metrics` its last report, `best_config` what it took from the space. `trials`
-    counts those that "finished", were "stopped" early or "failed"; `table` is a JSON file with a row for each."""
+    """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
+    `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
 
     bulky: ClassVar[tuple[str, ...]] = ("metrics",)
 
@@ -227,12 +227,12 @@ class TuneResult(StepResult):
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
-        """The best trial's best checkpoint where its spec ranks them, its last one otherwise."""
+        """The best trial's best checkpoint if its spec ranks them, else its last one."""
         return self.best.best_checkpoint or self.best.checkpoint
 
 
 class BatchInferResult(StepResult):
-    """`output` is the directory of files of `format`, with so many `rows`. It may be given as the next step's dataset."""
+    """`output`: the directory with the files in `format`. `rows`: their number of rows. Can be passed as a dataset."""
 
     kind: Literal["batch_infer"] = "batch_infer"
     output: str
@@ -245,9 +245,9 @@ class BatchInferResult(StepResult):
 
 
 class RetrainResult(StepResult):
-    """`outcome`: the new checkpoint was "promoted", the champion was "kept", or there was nothing new and all was
-    "skipped"; `reason` says why. `champion` is the version that the alias stands for after it, `checkpoint` its
-    checkpoint; `metrics` are the new checkpoint's, and `trained` and `evaluated` the runs of the two."""
+    """`outcome`: the new checkpoint was "promoted", the champion was "kept", or the retraining was "skipped" for lack of
+    new data; `reason` says why. `champion`: the version that the alias points to afterwards, `checkpoint`: its checkpoint.
+    `metrics`: the new checkpoint's. `trained`, `evaluated`: the runs of the two steps."""
 
     kind: Literal["retrain"] = "retrain"
     outcome: Literal["promoted", "kept", "skipped"]

@@ -20,14 +20,14 @@ def _registry(uri: str | None) -> str | None:
 
 
 class RetrainSpec(StepSpec):
-    """One step that trains `model` anew, evaluates the new checkpoint and the champion on the same data, and lets `alias`
-    stand for the new one if it is good enough: within the thresholds of `evaluate`, and as good as its `must_beat` asks.
+    """Retrain `model`, evaluate the new checkpoint and the champion on the same data, and point `alias` to the new one if
+    it meets the thresholds and `must_beat` of `evaluate`.
 
-    `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: begin with the champion's checkpoint.
-    `skip_unchanged`: do nothing where the champion was trained on the same data (see `DatasetConfig.version`).
-    `on_overlap`: what to do while another retraining of the model runs: "wait" for it, "skip" this one, or "fail",
-    which the engine may try again. The `run_config`, `limits`, `runtime_env` and `tracking` of the parts count not, those
-    of the retraining do; but for `train.run_config.checkpoint_config` and `failure_config`.
+    `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: start from the champion's checkpoint.
+    `skip_unchanged`: do nothing if the champion was trained on the same data (see `DatasetConfig.version`). `on_overlap`:
+    while another retraining of the model is running, "wait" for it, "skip" this one, or "fail", which the engine may
+    retry. The `run_config`, `limits`, `runtime_env` and `tracking` of `train` and `evaluate` are ignored in favour of the
+    retraining's own, except `train.run_config.checkpoint_config` and `failure_config`.
     """
 
     resources_field = "train.scaling_config"
@@ -51,6 +51,6 @@ class RetrainSpec(StepSpec):
         check_model_name("alias", self.alias)
         if not (self.evaluate.thresholds or self.evaluate.must_beat):
             raise ValueError(
-                "evaluate.must_beat: missing; a retraining needs thresholds or must_beat to know what is better"
+                "evaluate.must_beat: missing; a retraining needs thresholds or must_beat to decide what is better"
             )
         return self

@@ -1,6 +1,6 @@
-"""Ray's `runtime_env`, checked before Ray sees it: Ray itself looks at some of it only on the cluster.
+"""Validate Ray's `runtime_env` before submission: Ray validates some of it only on the cluster.
 
-No sentence here holds a value: values of `env_vars` may be secret, and a package index's URL may have a password.
+Messages here never contain a value: values of `env_vars` may be secret, and a package index's URL may have a password.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BeforeValidator
 from plugin_core.errors.shown import shown
 from plugin_core.specs.fields import inside, plain, readable
 
-#: What Linux allows for one variable, its name included (MAX_ARG_STRLEN).
+#: Linux's limit for one variable including its name (MAX_ARG_STRLEN).
 MAX_VARIABLE_BYTES = 128 * 1024
 _VARIABLE = re.compile(r"[-._A-Za-z][-._A-Za-z0-9]*")
 
@@ -34,7 +34,7 @@ def _flag(value: Any, path: tuple[str, ...]) -> None:
 
 def _texts(value: Any, path: tuple[str, ...]) -> None:
     if not isinstance(value, list):
-        raise inside(path, f"got {_kind(value)}; expected a list of texts")
+        raise inside(path, f"got {_kind(value)}; expected a list of strings")
     for number, item in enumerate(value):
         _text(item, (*path, str(number)))
 
@@ -90,7 +90,7 @@ def _packages(name: str) -> Check:
 
 
 _PROFILER = _either("a name, or a mapping of options", _text, _mapping)
-#: The fields that Ray 2.60 knows (`ray.runtime_env.RuntimeEnv.known_fields`). Plugins of Ray's add others.
+#: The fields that Ray 2.60 knows (`ray.runtime_env.RuntimeEnv.known_fields`). Ray plugins add others.
 FIELDS: dict[str, Check] = {
     "working_dir": _text,
     "py_modules": _texts,
@@ -116,7 +116,7 @@ FIELDS: dict[str, Check] = {
 
 
 def runtime_env(value: Any) -> dict[str, Any]:
-    """Raises ValueError or SpecError about the place that Ray would refuse, or pass over."""
+    """Validate a runtime_env. Raises ValueError or SpecError naming the entry that Ray would reject or ignore."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {_kind(value)}; expected a mapping")
     found: dict[str, Any] = dict(value)
@@ -133,10 +133,10 @@ def runtime_env(value: Any) -> dict[str, Any]:
 
 
 def variables(value: Any, path: tuple[str, ...] = (), limit: int | None = MAX_VARIABLE_BYTES) -> dict[str, str]:
-    """Environment variables, each of at most `limit` bytes. Raises ValueError or SpecError that names the variable, and
-    never its value."""
+    """Validate environment variables, each of at most `limit` bytes. Raises ValueError or SpecError that names the
+    variable, never its value."""
     if not isinstance(value, Mapping):
-        raise inside(path, f"got {_kind(value)}; expected a mapping of names to texts")
+        raise inside(path, f"got {_kind(value)}; expected a mapping of names to strings")
     for name, text in value.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
             raise inside(path, f"got the name {shown(name)}; expected letters, digits and . _ - (not a digit first)")
@@ -145,7 +145,7 @@ def variables(value: Any, path: tuple[str, ...] = (), limit: int | None = MAX_VA
         try:
             readable(text)
         except ValueError:
-            raise inside((*path, name), "got text with NUL or with what UTF-8 cannot hold; expected neither") from None
+            raise inside((*path, name), "got text with NUL or invalid UTF-8; expected valid UTF-8 without NUL") from None
         size = len(name.encode()) + len(text.encode()) + 2
         if limit is not None and size > limit:
             raise inside((*path, name), f"got {size:,} bytes; expected at most {limit:,}, Linux's limit")
@@ -164,5 +164,5 @@ def _hint(name: str, names: list[str]) -> str:
 
 
 RuntimeEnv = Annotated[dict[str, Any], BeforeValidator(runtime_env)]
-#: Environment variables, or files by the variable that is to name them.
+#: Environment variables, or files keyed by the variable that will hold their path.
 Variables = Annotated[dict[str, str], BeforeValidator(variables)]

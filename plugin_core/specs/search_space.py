@@ -1,9 +1,9 @@
-"""A search space as data: one word of Ray Tune's, and its arguments as a list.
+"""A search space as data: the name of a Ray Tune sampler → its arguments as a list.
 
     {"train_loop_config": {"lr": {"loguniform": [1e-4, 1e-1]}, "batch_size": {"choice": [32, 64]}, "epochs": 5}}
 
-What a trial does not take from here stays as the TrainSpec has it. Ray Tune's own objects (`tune.loguniform(1e-4, 1e-1)`)
-are accepted and become this data.
+Everything else comes from the TrainSpec. Ray Tune's own objects (`tune.loguniform(1e-4, 1e-1)`) are accepted and converted
+to this form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from plugin_core.errors.shown import shown
 from plugin_core.specs.json_values import is_number
 
-#: As deep as plain data may be (`specs.fields`, which is a layer above).
+#: The same limit as for plain data (in `specs.fields`, a layer above).
 MAX_DEPTH = 50
 
 #: Ray Tune's samplers → their arguments. "choice" and "grid_search" take any list.
@@ -46,16 +46,16 @@ FIELDS = (
     "datasets",
     "torch_config",
 )
-#: Those of which any value is as good as another here.
+#: The fields whose values are not validated here.
 _FREE = ("train_loop_config", "params", "deepspeed_config")
 _LISTS = ("choice", "grid_search")
 
 
 def as_data(space: Any, depth: int = 0) -> Any:
-    """The space with Ray Tune's objects as data. Raises ValueError for one that has no such form (`sample_from`), or that
-    has no end."""
+    """Convert Ray Tune's objects in the space to data. Raises ValueError for one without such a form (`sample_from`), or if
+    the space is cyclic."""
     if depth > MAX_DEPTH:
-        raise ValueError(f"param_space: nested deeper than {MAX_DEPTH} levels, or without an end")
+        raise ValueError(f"param_space: nested deeper than {MAX_DEPTH} levels, or cyclic")
     if isinstance(space, Mapping):
         return {name: as_data(value, depth + 1) for name, value in space.items()}
     if type(space).__module__.startswith("ray.tune.search.sample"):
@@ -64,7 +64,7 @@ def as_data(space: Any, depth: int = 0) -> Any:
 
 
 def check(space: dict[str, Any]) -> None:
-    """Raise ValueError where the space is empty, varies what it cannot, or a sampler is misspelt or misused."""
+    """Raise ValueError if the space is empty, varies an unsupported field, or misspells or misuses a sampler."""
     if not space:
         raise ValueError("param_space: got {}; expected at least one entry to search over")
     for name in space:
@@ -80,7 +80,7 @@ def check(space: dict[str, Any]) -> None:
 
 
 def to_ray(space: Any) -> Any:
-    """The space as Ray Tune takes it."""
+    """Convert the space to Ray Tune's objects."""
     if not isinstance(space, Mapping):
         return space
     if (sampler := _sampler(space)) is None:
@@ -94,15 +94,15 @@ def to_ray(space: Any) -> Any:
 
 
 def merged(base: Any, chosen: Any) -> Any:
-    """`base` with what a trial takes from the space."""
+    """`base` updated recursively with a trial's values."""
     if isinstance(base, Mapping) and isinstance(chosen, Mapping):
         return {**base, **{name: merged(base.get(name), value) for name, value in chosen.items()}}
     return chosen
 
 
 def ends(space: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What a trial may take at most and at least of each sampler alone, by the sampler's place: for fields whose values are
-    checked. What a loop gets as its config, anything may be."""
+    """Yield (path, nested value) for the extremes of each sampler, in fields whose values are validated (unlike a loop's
+    config)."""
     for field, value in space.items():
         if field in _FREE:
             continue
@@ -130,7 +130,7 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 
 
 def grid_size(space: Any) -> int:
-    """How many trials one sample makes: the product of the lengths of all grids."""
+    """The number of trials per sample: the product of the lengths of all grids."""
     size = 1
     for _, word, arguments in _samplers(space, ""):
         size *= len(arguments) if word == "grid_search" else 1
@@ -138,7 +138,7 @@ def grid_size(space: Any) -> int:
 
 
 def _sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:
-    """A dict of one entry whose name is a sampler's is one."""
+    """The sampler, if this is a dict with one entry named after one."""
     if len(value) != 1:
         return None
     ((word, arguments),) = value.items()
@@ -173,10 +173,10 @@ def _check_sampler(path: str, word: str, arguments: Any) -> None:
     if "int" in word and not all(isinstance(number, int) for number in arguments):
         raise ValueError(f"{given}; expected whole numbers")
     if "int" in word and not all(-(2**63) <= number < 2**63 for number in arguments):
-        raise ValueError(f"{given}; expected whole numbers of 64 bits")
+        raise ValueError(f"{given}; expected 64-bit whole numbers")
     of = dict(zip(names, arguments, strict=True))
     if "lower" in of and not of["lower"] < of["upper"]:
-        raise ValueError(f"{given}; expected a lower bound below the upper one")
+        raise ValueError(f"{given}; expected lower < upper")
     if "log" in word and of["lower"] <= 0:
         raise ValueError(f"{given}; expected a lower bound above 0")
     if "sd" in of and of["sd"] <= 0:
@@ -186,7 +186,7 @@ def _check_sampler(path: str, word: str, arguments: Any) -> None:
 
 
 def _check_quantum(given: str, of: dict[str, float]) -> None:
-    """Ray Tune asks of the bounds that they are multiples of `q`."""
+    """Ray Tune requires bounds that are multiples of `q`."""
     if of["q"] <= 0:
         raise ValueError(f"{given}; expected q above 0")
     for name in ("lower", "upper"):

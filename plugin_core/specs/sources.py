@@ -1,4 +1,4 @@
-"""The user's code as text and as a digest: which files travel with a step, and whether two versions do the same."""
+"""The user's code: which source files are shipped with a step, and digests that detect changes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
-#: installed on the cluster in its own right, so never shipped
+#: installed on the cluster, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
 _PARSING = threading.Lock()
-#: modulefinder's word for a package's folder
+#: modulefinder's constant for a package folder
 _PKG_DIRECTORY = 5
 
 
 class _Finder(ModuleFinder):
-    """A ModuleFinder that knows packages without an `__init__.py`; the standard library's breaks on them."""
+    """A ModuleFinder that supports packages without an `__init__.py`; the standard library's fails on them."""
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         found = PathFinder.find_spec(name, path or self.path)
@@ -82,27 +82,27 @@ def pack(sources: dict[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, directory: Path) -> list[str]:
-    """Unpack shipped sources; returns the top-level modules and packages, as Ray's `py_modules` wants them."""
+    """Unpack shipped sources; returns the top-level modules and packages, as Ray's `py_modules` expects them."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(directory)
     return sorted(str(path) for path in directory.iterdir())
 
 
 def sources_digest(sources: dict[str, bytes]) -> str:
-    """A digest that comments and blank lines do not change."""
+    """A digest that ignores comments and blank lines."""
     lines = [f"{name} {_tree(sources[name])}" for name in sorted(sources)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
 
 
 def _tree(source: bytes) -> str:
-    # two threads that build a tree at once can break each other in CPython 3.11
+    # in CPython 3.11, threads that build trees concurrently can break each other
     with _PARSING:
         return ast.dump(ast.parse(source))
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """A digest of what a function does: its bytecode, constants, defaults, captured values, and those of its own
-    module's functions and classes it refers to. Pickle bytes differ from process to process; this does not."""
+    """A digest of a function: its bytecode, constants, defaults and captured values, and those of the functions and classes
+    of its own module that it refers to. Unlike pickle bytes, it is the same in every process."""
     seen: set[int] = set()
     parts: list[str] = []
 
@@ -169,13 +169,13 @@ def _installed_folders() -> set[Path]:
     return {
         *(Path(sysconfig.get_path(name)).resolve() for name in names),
         *(Path(folder).resolve() for folder in [*site.getsitepackages(), site.getusersitepackages()]),
-        # those of other environments, which a .pth file may add
+        # site-packages of other environments, which a .pth file may add
         *(Path(entry).resolve() for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")),
     }
 
 
 def _search_path(file: Path, module_name: str) -> list[Path]:
-    """Where the user's module finds its neighbours: its root folder, then the user's folders on sys.path."""
+    """Where the user's module finds its local imports: its root folder, then the user's folders on sys.path."""
     depth = module_name.count(".") if (file.parent / "__init__.py").exists() or "." in module_name else 0
     root = file.resolve().parents[depth + (1 if file.name == "__init__.py" else 0)]
     folders = [root, *(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())]
@@ -190,7 +190,7 @@ def _package_files(file: Path, module_name: str) -> list[Path]:
 
 
 def find_without_import(module_name: str) -> ModuleSpec | None:
-    """A module's spec, walking down the packages without importing any of them."""
+    """A module's spec, found by walking down its packages without importing them."""
     path: Iterable[str] | None = None
     found: ModuleSpec | None = None
     sofar = ""
@@ -207,7 +207,7 @@ def find_without_import(module_name: str) -> ModuleSpec | None:
 
 @functools.cache
 def git_commit() -> dict[str, str]:
-    """The commit that this process works in, for trackers: GIT_COMMIT, else what git says of the working directory."""
+    """The commit of this process's code, for trackers: GIT_COMMIT, else git's HEAD in the working directory."""
     commit = os.environ.get("GIT_COMMIT", "")
     if not commit:
         try:

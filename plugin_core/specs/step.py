@@ -1,4 +1,4 @@
-"""What all steps have in common."""
+"""The base class of all step specs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from plugin_core.specs.common import DatasetConfig, Limits, RunConfig
 from plugin_core.specs.runtime_env import RuntimeEnv
 from plugin_core.specs.tracking import Tracking
 
-#: Processes of one shape: how many, and what each takes (CPUs and GPUs; Ray's units for the rest).
+#: Identical processes: their number, and the resources of each (CPUs and GPUs; Ray's units for the rest).
 Bundle = tuple[int, dict[str, float]]
 
 
-#: Ray Data reads on CPUs that the workers leave free; with none left it waits for ever.
+#: Ray Data reads on CPUs that the workers leave free; with none left it waits forever.
 READING: Bundle = (1, {"CPU": 1.0})
 
 
 def pool_bundles(concurrency: int | tuple[int, int], num_cpus: float, num_gpus: float) -> list[Bundle]:
-    """A pool of actors at its smallest, and a task that reads for them."""
+    """The smallest pool of actors, and a task that reads for them."""
     actors = concurrency[0] if isinstance(concurrency, tuple) else concurrency
     return [(actors, {"CPU": num_cpus, "GPU": num_gpus}), READING]
 
 
 def in_sum(bundles: list[Bundle]) -> dict[str, float]:
-    """What these processes take in sum."""
+    """The total resources of these processes."""
     names = {name for _, bundle in bundles for name in bundle}
     return {name: sum(count * bundle.get(name, 0.0) for count, bundle in bundles) for name in names}
 
@@ -32,7 +32,7 @@ def in_sum(bundles: list[Bundle]) -> dict[str, float]:
 class StepSpec(Model):
     """The fields of every step. A subclass with a `kind` is a kind of step (see `step_kinds`)."""
 
-    #: the field that sets what the step takes of a cluster, for messages
+    #: the field that sets the step's resources, for messages
     resources_field: ClassVar[str] = "num_cpus/num_gpus"
     if TYPE_CHECKING:
         kind: str
@@ -46,26 +46,26 @@ class StepSpec(Model):
         return self.model_dump(mode="json")
 
     def with_name(self, name: str, storage_path: str | None = None) -> Self:
-        """This spec under `name`, and under `storage_path` where it has none of its own."""
+        """This spec with `name`, and with `storage_path` unless it has its own."""
         given = {field: getattr(self.run_config, field) for field in self.run_config.model_fields_set}
         update = {"name": name, "storage_path": self.run_config.storage_path or storage_path}
         return self.model_copy(update={"run_config": {**given, **update}})
 
     def with_runtime_env(self, base: dict[str, Any]) -> Self:
-        """This spec over a cluster's own `runtime_env`: its fields win, and of `env_vars` its variables."""
+        """This spec with a cluster's `runtime_env` as defaults; the spec's own fields and `env_vars` win."""
         merged = {**base, **self.runtime_env}
         if variables := {**base.get("env_vars", {}), **self.runtime_env.get("env_vars", {})}:
             merged["env_vars"] = variables
         return self.model_copy(update={"runtime_env": merged})
 
     def bundles(self) -> list[Bundle]:
-        """The processes that the step needs at once at the least."""
+        """The minimum set of processes that must run at once."""
         raise NotImplementedError
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:
-        """The columns that the step needs of the dataset in `field`, by the fields that name them."""
+        """The columns that the step needs from the dataset in `field`, by the spec fields that name them."""
         return {}
 
     def needed_rows(self, dataset: DatasetConfig) -> int:
-        """How many rows the step needs of this dataset of its own at the least."""
+        """The minimum number of rows that the step needs from one of its own datasets."""
         return 0

@@ -1,7 +1,7 @@
-"""The kinds of steps. One declaration each; everything that depends on the kind of a step derives from it.
+"""The kinds of steps. Each has one declaration, from which everything that depends on the kind derives.
 
-To add a kind: a spec and a result with the same `kind`, a function that runs it, and `declare(StepKind(...))`. A package of
-your own names the module that does so as an entry point, where the orchestrator and the cluster have it installed:
+To add a kind, write a spec and a result with the same `kind` and a function that runs it, and `declare(StepKind(...))`. A
+package of your own, installed on orchestrator and cluster, names the module that does so as an entry point:
 
     [project.entry-points."raytrain.step_kinds"]
     my_kind = "my_package.my_step"
@@ -39,10 +39,10 @@ ENTRY_POINTS = "raytrain.step_kinds"
 class StepKind:
     """The declaration of a kind of step.
 
-    `spec`, `result`: models whose `kind` has the same default. The spec says what a step needs: its functions and datasets
-    by the types of its fields, its processes by `bundles`. `run`: "module:function", which takes a `StepContext` and
-    returns the result; imported on the cluster alone. `reports`: it reports while it runs, so trackers get its metrics
-    from the journal; else they get the result's. Raises TypeError where the declaration is incomplete.
+    `spec`, `result`: models whose `kind` has the same default. The spec defines what a step needs: functions and datasets
+    by the types of its fields, processes by `bundles`. `run`: "module:function", which takes a `StepContext` and returns
+    the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers get its metrics
+    from the journal; else from the result. Raises TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]
@@ -61,9 +61,7 @@ class StepKind:
                 f" {self.result.__name__}; expected the same default in both"
             )
         if self.spec.bundles is StepSpec.bundles:
-            raise TypeError(
-                f"{self.spec.__name__}.bundles: missing; expected a method that returns what the step takes of a cluster"
-            )
+            raise TypeError(f"{self.spec.__name__}.bundles: missing; expected a method that returns the step's processes")
         if not REFERENCE.match(self.run):
             raise TypeError(f"StepKind.run: got {self.run!r}; expected 'package.module:function'")
         required = [name for name, field in self.result.model_fields.items() if field.is_required() and name != "run"]
@@ -81,14 +79,14 @@ _KINDS: dict[str, StepKind] = {}
 
 
 def declare(kind: StepKind) -> StepKind:
-    """Make a kind of step known to this process. Raises ValueError where another one has its name."""
+    """Register a kind of step in this process. Raises ValueError if another kind has its name."""
     if _KINDS.setdefault(kind.name, kind) != kind:
         raise ValueError(f"kind: {kind.name!r} is declared twice, by {_KINDS[kind.name].spec} and by {kind.spec}")
     return kind
 
 
 def step_kind(name: Any) -> StepKind:
-    """The declaration of a kind. Raises SpecError where there is none."""
+    """The declaration of a kind. Raises SpecError if there is none."""
     if isinstance(name, str) and name not in _KINDS:
         for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
             point.load()

@@ -1,4 +1,4 @@
-"""Where a run is tracked."""
+"""The experiment trackers that a run logs to."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _without_secret(uri: str | None) -> str | None:
 
 
 class Tracker(Model):
-    """What all trackers share. `step_metric`: the metric that is the step, a whole number that grows; by default steps
-    count the reports from 1. `required`: fail when the tracker cannot be reached at the start, instead of going on and
-    logging later."""
+    """The common fields of all trackers. `step_metric`: the metric to use as the step, an increasing whole number; by
+    default reports are counted from 1. `required`: fail if the tracker is unreachable at the start, instead of continuing
+    and logging later."""
 
     step_metric: Name | None = None
     required: Flag = False
@@ -30,8 +30,8 @@ class Tracker(Model):
 class MLflow(Tracker):
     """An MLflow run (default URI and experiment: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME on the cluster).
 
-    `run_id`: log into this run of the user's, instead of one of our own. `log_checkpoints`: upload the checkpoints as
-    artifacts; otherwise the run names where they are.
+    `run_id`: log to this existing run instead of a new one. `log_checkpoints`: upload the checkpoints as artifacts;
+    otherwise the run records their locations.
     """
 
     type: Literal["mlflow"] = "mlflow"
@@ -75,7 +75,7 @@ AnyTracker = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator
 
 
 def _as_list(value: Any) -> Any:
-    """One stands for a list of one, a name for its tracker; each at most once."""
+    """Accept a single tracker as a list, and a name as its tracker; each at most once."""
     if value is None:
         return []
     given = value if isinstance(value, (list, tuple)) else [value]

@@ -1,4 +1,4 @@
-"""A training."""
+"""The spec of a training."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TorchConfig(Model):
 
 
 class TensorflowConfig(Model):
-    """`legacy_keras`: `tf.keras` is Keras 2 (the package tf-keras). Under `MultiWorkerMirroredStrategy` Keras 3 cannot
-    `fit`; a loop of one's own around `strategy.run` may use it."""
+    """`legacy_keras`: `tf.keras` is Keras 2 (the package tf-keras). Keras 3 cannot `fit` under
+    `MultiWorkerMirroredStrategy`, but a custom loop around `strategy.run` may use it."""
 
     legacy_keras: Flag = True
 
@@ -33,15 +33,14 @@ class TensorflowConfig(Model):
 class TrainSpec(StepSpec):
     """Distributed training on Ray Train.
 
-    `train_loop_per_worker` runs on every worker; XGBoost and LightGBM may go without one and be declared by `params`,
-    `label_column`, `num_boost_round`, `early_stopping_rounds` and `checkpoint_frequency` (rounds) instead. `resume_from`
-    is a checkpoint of *another* run to start warm from; the loop finds it through `ray.train.get_checkpoint()` as long as
-    the run has no checkpoint of its own. `preprocessor` returns a preprocessor of `ray.data.preprocessors`: it is fitted on
-    the dataset "train" once, transforms all datasets, and goes with each checkpoint to evaluation and batch inference.
-    `deepspeed_config` is DeepSpeed's JSON; the loop finds it in its config under
-    that name. `seed`: of Python's, NumPy's and the framework's random numbers, set in each worker before the loop.
-    `report_all_ranks`: the journal keeps what each rank reports, not rank 0 alone. `world_check`: fail where workers that
-    should train together train alone.
+    `train_loop_per_worker` runs on every worker; XGBoost and LightGBM may instead be declared by `params`, `label_column`,
+    `num_boost_round`, `early_stopping_rounds` and `checkpoint_frequency` (rounds). `resume_from`: a checkpoint of *another*
+    run for a warm start, which `ray.train.get_checkpoint()` returns until the run has its own checkpoint. `preprocessor`
+    returns a preprocessor from `ray.data.preprocessors`: it is fitted once on the dataset "train", transforms all datasets,
+    and is saved with each checkpoint for evaluation and batch inference. `deepspeed_config`: DeepSpeed's JSON, passed to
+    the loop in its config under that name. `seed`: for the random numbers of Python, NumPy and the framework, set in each
+    worker before the loop. `report_all_ranks`: the journal keeps every rank's reports, not only rank 0's. `world_check`:
+    fail if workers that should train together train separately.
     """
 
     resources_field = "scaling_config"
@@ -73,13 +72,13 @@ class TrainSpec(StepSpec):
         return {"label_column": [self.label_column]} if self.label_column is not None else {}
 
     def needed_rows(self, dataset: DatasetConfig) -> int:
-        # one for each worker, or some wait for ever
+        # one per worker, or some wait forever
         return self.scaling_config.worker_range[0] if dataset.shard else 1
 
     @model_validator(mode="after")
     def _preprocessor(self) -> Self:
         if self.preprocessor is not None and "train" not in self.datasets:
-            raise ValueError("datasets: 'train' is missing, which the preprocessor is fitted on")
+            raise ValueError("datasets: 'train' is missing; the preprocessor is fitted on it")
         return self
 
     @model_validator(mode="after")
@@ -89,11 +88,11 @@ class TrainSpec(StepSpec):
         return self
 
 
-#: DeepSpeed's stages of ZeRO.
+#: DeepSpeed's ZeRO stages.
 ZERO_STAGES = (0, 1, 2, 3)
 
 
-#: Parameters of XGBoost and LightGBM that are fields of the spec, by which a killed training counts its rounds.
+#: XGBoost and LightGBM parameters → spec fields that replace them, from which a resumed training counts its rounds.
 _FIELDS_OF_PARAMS = {
     **dict.fromkeys(("num_boost_round", "num_iterations", "n_estimators"), "num_boost_round"),
     **dict.fromkeys(("early_stopping_round", "early_stopping_rounds"), "early_stopping_rounds"),
@@ -101,7 +100,7 @@ _FIELDS_OF_PARAMS = {
 
 
 def check(spec: TrainSpec) -> None:
-    """Raise ValueError where a TrainSpec does not fit its framework."""
+    """Raise ValueError if a TrainSpec does not match its framework."""
     framework = FRAMEWORKS[spec.framework]
     for field in sorted({option for known in FRAMEWORKS.values() for option in known.options}):
         if getattr(spec, field) is not None and field not in framework.options:
@@ -127,14 +126,14 @@ def _check_declared(spec: TrainSpec) -> None:
             raise ValueError(f"params.{alias}: set it as the field {field} of the spec instead")
     if spec.early_stopping_rounds is not None and len(spec.datasets) < 2:
         raise ValueError(
-            f"early_stopping_rounds: got {spec.early_stopping_rounds} with no dataset beside 'train'; expected another one"
+            f"early_stopping_rounds: got {spec.early_stopping_rounds} with only the dataset 'train'; expected another one"
             " to evaluate on"
         )
 
 
 def _check_deepspeed(spec: TrainSpec, config: dict[str, Any]) -> None:
     if "deepspeed_config" in spec.train_loop_config:
-        raise ValueError("deepspeed_config: got it in train_loop_config too; expected it in one place")
+        raise ValueError("deepspeed_config: also in train_loop_config; expected it in one place")
     stage = _section(config, "zero_optimization").get("stage", 0)
     if stage not in ZERO_STAGES:
         raise ValueError(f"deepspeed_config.zero_optimization.stage: got {stage!r}; expected 0, 1, 2, 3")

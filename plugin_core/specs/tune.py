@@ -1,4 +1,4 @@
-"""A search for the best training."""
+"""The spec of a hyperparameter search."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
 from plugin_core.specs.step import Bundle, StepSpec
 from plugin_core.specs.train import TrainSpec
 
-#: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` know; "asha" is ours for
-#: "async_hyperband".
+#: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` accept; "asha" is our
+#: alias for "async_hyperband".
 SCHEDULERS = ("fifo", "asha", "async_hyperband", "median_stopping_rule", "hyperband", "pbt", "pb2")
 SEARCHERS = ("random", "optuna", "hyperopt", "bayesopt", "ax", "hebo", "nevergrad", "zoopt")
 
-#: Trials of one search: each is a Ray Train run of its own.
+#: The most trials in one search; each is a Ray Train run.
 MAX_TRIALS = 1_000_000
 
 
 class _Named(Model):
-    """`type`, and `options`: the keyword arguments of that class of Ray Tune's."""
+    """`type` of a Ray Tune class; `options`: its keyword arguments."""
 
     type: Name
     options: Plain = {}
@@ -31,7 +31,7 @@ class _Named(Model):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """Its name stands for it; options may stand beside `type`."""
+        """Accept the type's name alone, and options beside `type`."""
         if isinstance(value, str):
             return {"type": value}
         if isinstance(value, dict) and "type" in value:
@@ -43,8 +43,8 @@ class _Named(Model):
 
 
 class SchedulerConfig(_Named):
-    """Which trials go on: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations` are a space
-    like `param_space`."""
+    """Decides which trials continue: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations`
+    are a space like `param_space`."""
 
     type: Literal[SCHEDULERS]  # type: ignore[valid-type]
 
@@ -58,18 +58,18 @@ class SchedulerConfig(_Named):
 
 
 class SearchConfig(_Named):
-    """Which trials are begun: "random" (grids too), "optuna", and Ray's others, each with a package of its own."""
+    """Decides which trials are started: "random" (including grids), "optuna", or Ray's others, each in its own package."""
 
     type: Literal[SEARCHERS]  # type: ignore[valid-type]
 
 
 class TuneSpec(StepSpec):
-    """Trainings that differ in `param_space`, in search of the best `metric`. Each trial is a Ray Train run of `train`.
+    """A search over `param_space` for the best `metric`. Each trial is a Ray Train run of `train`.
 
-    `param_space`: by field of `train`, what varies (see `tuning.space`). `num_samples`: how often it is sampled; a grid is
-    run whole each time. `stop`: a trial is over when a metric reaches its number (`training_iteration` counts reports).
-    `time_budget_s`: begin nothing new, and end what runs, after so many seconds over all attempts. `max_concurrent_trials`:
-    default as many as fit on the cluster. `tracking` is the search's, and its trials'; that of `train` does not count.
+    `param_space`: field of `train` → what varies (see `search_space`). `num_samples`: the number of samples; each runs the
+    whole grid. `stop`: a trial ends when a metric reaches its value (`training_iteration` counts reports).
+    `time_budget_s`: seconds over all attempts, after which no trial starts and running ones end. `max_concurrent_trials`:
+    default as many as fit on the cluster. `tracking` applies to the search and its trials; that of `train` is ignored.
     """
 
     resources_field = "train.scaling_config"
@@ -106,16 +106,16 @@ class TuneSpec(StepSpec):
             try:
                 self.trial_spec(chosen)
             except SpecError as exc:
-                raise ValueError(f"param_space.{path}: a trial may take what is no training: {exc.message}") from None
+                raise ValueError(f"param_space.{path}: a trial may get an invalid TrainSpec: {exc.message}") from None
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
-        """`train` with what a trial takes from the space. Raises SpecError where that is no training."""
+        """`train` with a trial's values from the space. Raises SpecError if that is invalid."""
         return TrainSpec(**search_space.merged(self.train.model_dump(), chosen))
 
     def bundles(self) -> list[Bundle]:
-        return self.train.bundles()  # of one trial
+        return self.train.bundles()  # for one trial
 
     @property
     def trials(self) -> int:
-        """How many trials there are to be."""
+        """The planned number of trials."""
         return self.num_samples * search_space.grid_size(self.param_space)

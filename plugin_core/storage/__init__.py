@@ -1,4 +1,4 @@
-"""Storage: locations on a local disk, S3, GCS, Azure or any fsspec filesystem, and what is read from and written to them.
+"""Storage: locations on a local disk, S3, GCS, Azure or any fsspec filesystem, and reading and writing them.
 
 Nothing here knows about runs or steps.
 """

@@ -1,4 +1,4 @@
-"""The files of a local folder that storage has not got yet, or not as they are now."""
+"""Find local files that are new or changed since their last upload."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 
 
 def changed_files(folder: Path, sent: dict[str, tuple[int, int]]) -> Iterator[tuple[str, Path, tuple[int, int]]]:
-    """Name below the folder, file, and its size and time of change, of each file whose are others than those in `sent`.
-    Who has sent one notes that there."""
+    """Yield (relative name, file, (size, mtime_ns)) for each file whose size or mtime differs from `sent`.
+
+    The caller records each uploaded file in `sent`.
+    """
     for file in sorted(folder.rglob("*")):
         if not file.is_file():
             continue

@@ -1,8 +1,8 @@
-"""A checkpoint's local copy, one for all processes of a node: downloaded once, whole, deleted by the last who reads it.
+"""A checkpoint's local copy, shared by all processes of a node: downloaded once, complete, deleted by its last reader.
 
-Ray shares a copy among those who hold the same Checkpoint object only, and downloads it again over the files that another
-reads (ray 2.60: torn models, rarely). Who reads or downloads here holds a lock of the kernel's (flock(2)), which ends with
-the process, however it ends: a copy that a killed process left is found by its free lock.
+Ray shares a copy only between holders of the same Checkpoint object, and re-downloads over files that another process is
+reading (ray 2.60: torn models, rarely). Here every reader and downloader holds a kernel lock (flock(2)). The kernel
+releases it however the process ends, so a copy left by a killed process is recognised by its free lock.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ from plugin_core.errors import StorageError
 from plugin_core.storage.checkpoint_manifest import check_copy, missing
 from plugin_core.storage.location import Location
 
-#: Seconds between two tries of a reader whom another overtook between two locks.
+#: Seconds a reader waits to retry after losing the race for the lock.
 _AGAIN_S = 0.02
 
 
 class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
-    """Ray's Checkpoint at a URI, whose `as_directory()` gives one copy to all processes of this node that read it at the
-    same time; from a path of this machine nothing is copied. A copy is checked byte by byte against the manifest."""
+    """Ray's Checkpoint at a URI. Its `as_directory()` shares one copy between all processes of this node that read it
+    concurrently; local paths are not copied. A copy is verified byte by byte against the manifest."""
 
     def __init__(self, uri: str):
         self._place = Location.of(uri)
         super().__init__(self._place.path, self._place.fs)
 
     def __reduce__(self) -> Any:
-        """It travels as its URI: a filesystem that is pickled forgets some of its options."""
+        """Pickled as its URI: a pickled filesystem loses some of its options."""
         return NodeCheckpoint, (self._place.uri,)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Raises SpecError where the checkpoint is not as it was written, or there is none; StorageError where that cannot
-        be told."""
+        """Raises SpecError if the checkpoint is missing or damaged, StorageError if that cannot be determined."""
         if self._place.is_local:
             yield self.path
             return
@@ -51,7 +50,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
             yield str(folder)
 
     def _key(self) -> str:
-        """The name of a copy of what is there now: a checkpoint that was written anew is another."""
+        """The name of a copy of the current content: a rewritten checkpoint gets a different key."""
         found = self._place.files()
         if not found:
             raise missing(self._place.uri)
@@ -65,19 +64,19 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
 
 @contextmanager
 def _shared(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
-    """The folder of a copy, which is whole and stays while the block lasts."""
+    """A complete copy's folder, kept for the duration of the block."""
     root = Path(tempfile.gettempdir(), f"raytrain-checkpoints-{os.getuid()}")
     root.mkdir(mode=0o700, exist_ok=True)
     if root.lstat().st_uid != os.getuid():
         raise StorageError(
-            f"{root} belongs to another user, and checkpoints are copied there; set TMPDIR to another folder"
+            f"{root}, the folder for checkpoint copies, belongs to another user; set TMPDIR to another folder"
         )
     _sweep(root, besides=key)
     folder, path = root / key, root / f"{key}.lock"
     lock = _opened(path)
     try:
         while True:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # waits for who downloads
+            fcntl.flock(lock, fcntl.LOCK_SH)  # waits for the downloader
             if not _is_current(lock, path):
                 os.close(lock)
                 lock = _opened(path)
@@ -100,7 +99,7 @@ def _opened(path: Path) -> int:
 
 
 def _alone(lock: int) -> bool:
-    """Take the lock alone, unless another has it; then this one is not held any more either, as flock(2) says."""
+    """Try to take the lock exclusively. On failure our shared lock is lost too, see flock(2)."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -109,7 +108,7 @@ def _alone(lock: int) -> bool:
 
 
 def _is_current(lock: int, path: Path) -> bool:
-    """Whether this is the lock that others find there: who removes a copy removes its lock."""
+    """Whether `path` still is this lock file: removing a copy also removes its lock file."""
     try:
         return os.path.samestat(os.fstat(lock), os.stat(path))
     except FileNotFoundError:
@@ -117,7 +116,7 @@ def _is_current(lock: int, path: Path) -> bool:
 
 
 def _fill(folder: Path, download: Callable[[Path], None]) -> None:
-    """Download beside, and rename: a folder that is there is whole."""
+    """Download to a temporary folder, then rename: a folder that exists is complete."""
     part = folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     try:
@@ -128,7 +127,7 @@ def _fill(folder: Path, download: Callable[[Path], None]) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """By who holds the lock alone."""
+    """The caller must hold the lock exclusively."""
     for path in (folder, folder.with_suffix(".part")):
         shutil.rmtree(path, ignore_errors=True)
     with suppress(FileNotFoundError):
@@ -136,7 +135,7 @@ def _remove(folder: Path) -> None:
 
 
 def _sweep(root: Path, besides: str) -> None:
-    """Remove what killed processes left."""
+    """Remove the copies left by killed processes."""
     for path in root.glob("*.lock"):
         if path.stem == besides:
             continue

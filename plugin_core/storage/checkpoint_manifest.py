@@ -1,8 +1,8 @@
-"""What a checkpoint is made of, written last: a checkpoint that does not match it is never used.
+"""A checkpoint's manifest, written last: a checkpoint that does not match it is never used.
 
-Each rank that uploads files writes a list of them, with sizes and CRC-32s, when they are all there, and before the report
-reaches Ray's controller; so a registered checkpoint has the lists of all its ranks. A checkpoint of another library has
-none, and is taken as it is.
+Each rank that uploads files lists them with sizes and CRC-32s, after the upload and before the report reaches Ray's
+controller; so a registered checkpoint has the lists of all its ranks. Checkpoints from other libraries have no manifest
+and are not checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
 
 FOLDER = ".manifest"
-#: The end of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
+#: The suffix of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
 NAME = re.compile(r"_a\d{3,}_\d{6,}$")
 _CHUNK = 1 << 20
 
@@ -41,7 +41,7 @@ def describe(folder: str | Path) -> dict[str, list[int]]:
 
 
 def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
-    """Ray Train's `checkpoint_upload_fn`: Ray's own upload, and the manifest behind it."""
+    """Ray Train's `checkpoint_upload_fn`: Ray's own upload, followed by the manifest."""
     from plugin_core.ray_internals.worker import upload_checkpoint, worker_context
 
     files = describe(checkpoint.path)
@@ -54,8 +54,8 @@ def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
 
 
 def problem(checkpoint: Location) -> str:
-    """In what a checkpoint on storage does not match its manifest, by names and sizes; "" where it does or has none. Raises
-    StorageError where that cannot be told."""
+    """The first mismatch of names or sizes between a stored checkpoint and its manifest; "" if it matches or has none.
+    Raises StorageError if that cannot be determined."""
     lists = checkpoint.child(FOLDER)
     names = lists.names()
     there: dict[str, FileInfo] | None = None
@@ -66,12 +66,12 @@ def problem(checkpoint: Location) -> str:
         for path, (size, _) in files.items():
             found = there.get(path)
             if found is None or found.size != size:
-                return f"{path} has {'nothing' if found is None else f'{found.size} bytes'}, of {size}"
+                return f"{path} is missing" if found is None else f"{path} has {found.size} of {size} bytes"
     return ""
 
 
 def check_copy(folder: str | Path, uri: str) -> None:
-    """Raise SpecError where a local copy of the checkpoint at `uri` does not match its manifest, byte by byte."""
+    """Verify a local copy of the checkpoint at `uri` against its manifest, byte by byte. Raises SpecError if it differs."""
     for file in sorted(Path(folder, FOLDER).glob("*.json")):
         files = _parse(file.read_bytes())
         if files is None:
@@ -79,17 +79,17 @@ def check_copy(folder: str | Path, uri: str) -> None:
         for path, (size, crc32) in files.items():
             part = Path(folder, path)
             if not part.is_file() or part.stat().st_size != size:
-                raise damaged(uri, f"{path} is missing or cut")
+                raise damaged(uri, f"{path} is missing or truncated")
             if _crc32(part) != crc32:
-                raise damaged(uri, f"{path} has another content than was written")
+                raise damaged(uri, f"{path} fails its CRC-32 check")
 
 
 def missing(uri: str) -> SpecError:
-    return SpecError(f"checkpoint: got {uri!r}, where there is nothing (any more); expected a checkpoint")
+    return SpecError(f"checkpoint: got {uri!r}, which does not exist or was deleted; expected a checkpoint")
 
 
 def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
-    return SpecError(f"{field}: got {uri!r}, which is damaged ({what}); expected a checkpoint as it was written")
+    return SpecError(f"{field}: got {uri!r}, which is damaged ({what}); expected an intact checkpoint")
 
 
 def _files(place: Location) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
-"""The filesystems behind URIs: how each is opened, and how it creates a file that must not be there yet.
+"""The filesystems behind URIs: how each is opened, and how each creates a file only if it is absent.
 
-Options stand in the URI's query. A secret among them is the name of an environment variable, `$NAME`, whose value is put in
-where the storage is used.
+Options are in the URI's query. A secret option names an environment variable, `$NAME`, which is resolved where the storage
+is used.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from plugin_core.storage.uris import unquoted, variable
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: Where the first part of a path is a bucket (a container), which is made by somebody else.
+#: Schemes whose paths begin with a bucket (a container), which we never create.
 BUCKETS = frozenset({"s3", *FSSPEC} - {"memory"})
-#: Times that one S3 request is sent in all. The SDKs' standard strategies wait up to 20 s between two, twice as long each
-#: time: twelve bear throttling and 5xx answers for about two minutes. An orchestrator waits by itself, and is told early.
+#: Attempts per S3 request in total. The SDKs' standard strategies back off exponentially, up to 20 s: twelve attempts
+#: survive throttling and 5xx responses for about two minutes. An orchestrator does its own waiting and wants to fail fast.
 S3_ATTEMPTS, S3_PATIENT_ATTEMPTS = 3, 12
 _attempts = S3_ATTEMPTS
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A filesystem for files of any size; `files` are small ones of the same storage. `errors`: what both fail with.
-    `has_folders`: whether a folder has to be made before there is something in it."""
+    """A filesystem for files of any size; `files` handles small ones on the same storage. `errors`: what both raise.
+    `has_folders`: whether a folder must be created before files in it."""
 
     fs: FileSystem
     files: SmallFiles
@@ -41,8 +41,10 @@ class Backend:
 
 
 def be_patient(patient: bool = True) -> bool:
-    """Whether this process bears, from now on, a storage that throttles or fails for about two minutes a request: for the
-    driver, the controller and the workers, where giving up costs a training. Returns whether it did so before."""
+    """Set whether this process retries each request to a throttling or failing storage for about two minutes.
+
+    For the driver, the controller and the workers, where giving up costs a training. Returns the previous setting.
+    """
     global _attempts
     before, _attempts = _attempts, S3_PATIENT_ATTEMPTS if patient else S3_ATTEMPTS
     if _attempts != before:
@@ -51,7 +53,7 @@ def be_patient(patient: bool = True) -> bool:
 
 
 def path_of(uri: str) -> str:
-    """The path that a URI has on its filesystem: `bucket/key`."""
+    """A URI's path on its filesystem: `bucket/key`."""
     parts = urlsplit(uri)
     head = parts.username if parts.username else parts.netloc  # Azure's container
     return (head + unquoted(parts.path)).rstrip("/")
@@ -59,7 +61,7 @@ def path_of(uri: str) -> str:
 
 @lru_cache(maxsize=64)
 def backend(scheme: str, netloc: str, query: str) -> Backend:
-    """The filesystem of a URI's scheme, host and options. Raises SpecError where it cannot be opened."""
+    """The filesystem for a URI's scheme, host and options. Raises SpecError if it cannot be opened."""
     from pyarrow import fs
 
     if scheme == "":

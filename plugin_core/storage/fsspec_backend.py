@@ -1,4 +1,4 @@
-"""Storage through fsspec: how its filesystems are opened, and how each creates a file that must not be there yet."""
+"""Storage through fsspec: how its filesystems are opened, and how each creates a file only if it is absent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from plugin_core.storage.uris import check_filesystem
 
 @dataclass(frozen=True)
 class Kind:
-    """A class of fsspec's, `module:name` of a `package`; `creates`: what its `pipe_file` is told so that it writes a file
-    by one request that fails where there is one."""
+    """An fsspec class, `module:name` of a `package`; `creates`: the `pipe_file` arguments that create a file in one
+    request, which fails if the file exists."""
 
     module: str
     name: str
@@ -26,27 +26,27 @@ class Kind:
     creates: dict[str, Any]
 
     def made(self, filesystem: Any) -> bool:
-        """Whether a filesystem is one of this class; nothing is imported for that."""
+        """Whether a filesystem is an instance of this class, without importing it."""
         return any((kind.__module__, kind.__qualname__) == (self.module, self.name) for kind in type(filesystem).__mro__)
 
 
-#: What filesystems call a file's version, and the time of its last change.
+#: The keys under which filesystems report a file's version and modification time.
 _TAGS = ("ETag", "etag", "generation")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
 S3 = Kind("s3fs.core", "S3FileSystem", "s3fs", {"mode": "create"})  # If-None-Match: *
-# not the class that gcsfs registers: that one asks over gRPC what kind of bucket it has, and in some it creates over what
-# is there
+# not the class that gcsfs registers: it queries the bucket type over gRPC, and in some buckets its create overwrites an
+# existing file
 GCS = Kind("gcsfs.core", "GCSFileSystem", "gcsfs", {"mode": "create"})  # ifGenerationMatch=0
 AZURE = Kind("adlfs.spec", "AzureBlobFileSystem", "adlfs", {"overwrite": False})  # If-None-Match: *
 MEMORY = Kind("fsspec.implementations.memory", "MemoryFileSystem", "fsspec", {"mode": "create"})  # in this process alone
-#: Scheme → the filesystem that is known to create atomically. Azure's are written abfs://CONTAINER@ACCOUNT.…/path.
+#: Scheme → a filesystem known to create atomically. Azure URIs have the form abfs://CONTAINER@ACCOUNT.…/path.
 FSSPEC = {"s3fs": S3, "gs": GCS, "gcsfs": GCS, "abfs": AZURE, "adlfs": AZURE, "memory": MEMORY}
 
 
 def opened(scheme: str, netloc: str, options: dict[str, str], attempts: int) -> Any:
-    """The filesystem of a scheme; `attempts`: how often S3's client sends one request in all."""
+    """The filesystem for a scheme; `attempts`: the S3 client's attempts per request in total."""
     kind = FSSPEC[scheme]
     found: dict[str, Any] = {name: _value(value) for name, value in options.items()}
     if kind is S3:
@@ -58,7 +58,7 @@ def opened(scheme: str, netloc: str, options: dict[str, str], attempts: int) -> 
     except ImportError as exc:
         missing = f"its package is not installed: pip install {kind.package}"
         raise SpecError(f"storage_path: got {scheme}://; {missing}") from exc
-    # what others write has to be seen at once
+    # writes by others must be visible at once
     return made(skip_instance_cache=kind is not MEMORY, use_listings_cache=False, **found)
 
 
@@ -67,7 +67,7 @@ def _value(value: str) -> Any:
 
 
 def custom(reference: str, options: dict[str, str]) -> Any:
-    """The filesystem that a function of the user's returns, if the installation allows a URI to call it."""
+    """The filesystem that a user's function returns, if the installation allows URIs to call it."""
     import fsspec
 
     check_filesystem(reference)
@@ -79,15 +79,14 @@ def custom(reference: str, options: dict[str, str]) -> Any:
     found = function(**options)
     if not isinstance(found, fsspec.AbstractFileSystem):
         raise SpecError(
-            f"storage_path: got filesystem={reference}, which returns {type(found).__name__}; expected a filesystem of"
-            " fsspec"
+            f"storage_path: got filesystem={reference}, which returns {type(found).__name__}; expected an fsspec filesystem"
         )
     return found
 
 
 class FsspecFiles:
-    """Small files of a filesystem of fsspec's (see `small_files.SmallFiles`). Each is read whole: of a file that is
-    opened, the size is asked for first, and that many bytes may then be read of another file."""
+    """Small files on an fsspec filesystem (see `small_files.SmallFiles`). Each is read with one `cat_file`: `open` asks for
+    the size first, and by the time it reads that many bytes the file may have been replaced."""
 
     def __init__(self, filesystem: Any):
         self._fs = filesystem
@@ -126,7 +125,7 @@ class FsspecFiles:
         return 0
 
     def _entries(self, path: str) -> dict[str, dict[str, Any]]:
-        """What lies directly under a path; a file lies under itself for some."""
+        """The entries directly under a path; some filesystems list a file under itself."""
         found = {posixpath.basename(entry["name"].rstrip("/")): entry for entry in self._fs.ls(path, detail=True)}
         return {name: entry for name, entry in found.items() if name}
 
@@ -137,14 +136,14 @@ class FsspecFiles:
         return "-".join((*told, str(entry.get("size")))) if told else str(hash(self._fs.cat_file(entry["name"])))
 
 
-#: fsspec's memory looks first and stores then.
+#: fsspec's memory filesystem checks and then stores, which is not atomic.
 _memory = threading.Lock()
 
 
 def creator(filesystem: Any) -> Callable[[str, bytes], bool] | None:
-    """A function that writes a file unless it is there, and says whether it did; None where that is not atomic.
+    """A function that creates a file if absent and returns whether it did; None if that is not atomic.
 
-    Of a filesystem that is not among the known ones, it is yet to be proven: see `proof`.
+    For an unknown filesystem this is yet to be proven: see `proof`.
     """
     words = _words(filesystem)
     if words is None:
@@ -159,8 +158,8 @@ def creator(filesystem: Any) -> Callable[[str, bytes], bool] | None:
             return False
         except (TypeError, NotImplementedError) as exc:
             raise SpecError(
-                f"storage_path: got a filesystem ({type(filesystem).__qualname__}) that has no way to create a file only"
-                f" where there is none ({exc}); expected one whose pipe_file() takes mode='create'"
+                f"storage_path: got a filesystem ({type(filesystem).__qualname__}) that cannot create a file only if it is"
+                f" absent ({exc}); expected one whose pipe_file() takes mode='create'"
             ) from exc
         return True
 
@@ -168,16 +167,16 @@ def creator(filesystem: Any) -> Callable[[str, bytes], bool] | None:
 
 
 def _words(filesystem: Any) -> dict[str, Any] | None:
-    """What `pipe_file` is to be told so that it creates a file; None where it does not do so atomically."""
+    """The `pipe_file` arguments that create a file if absent; None if that would not be atomic."""
     from fsspec import AbstractFileSystem
     from fsspec.asyn import AsyncFileSystem
     from fsspec.implementations.cached import CachingFileSystem
     from fsspec.implementations.dirfs import DirFileSystem
 
     if isinstance(filesystem, DirFileSystem):
-        return _words(filesystem.fs)  # it hands down all that it is told
+        return _words(filesystem.fs)  # it passes all arguments on
     if isinstance(filesystem, CachingFileSystem):
-        return None  # it writes into its own folder, and puts that over whatever is there
+        return None  # it writes to its own folder first, then overwrites whatever exists
     for known in (S3, GCS, AZURE, MEMORY):
         if known.made(filesystem):
             return known.creates
@@ -185,5 +184,5 @@ def _words(filesystem: Any) -> dict[str, Any] | None:
     if isinstance(filesystem, AsyncFileSystem):
         own = kind._pipe_file is not AsyncFileSystem._pipe_file
     else:
-        own = kind.pipe_file is not AbstractFileSystem.pipe_file  # the base class looks first, and writes then
+        own = kind.pipe_file is not AbstractFileSystem.pipe_file  # the base class checks, then writes
     return {"mode": "create"} if own else None

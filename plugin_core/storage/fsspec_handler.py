@@ -1,7 +1,7 @@
-"""pyarrow's view of an fsspec filesystem, where "cannot be read" is never "absent".
+"""A pyarrow handler for fsspec filesystems that never reports an unreadable file as absent.
 
-pyarrow's own handler asks fsspec's `isfile`, `isdir` and `exists`, which answer False to whatever goes wrong (fsspec
-2026.9, pyarrow 25); so it is asked for the file itself here.
+pyarrow's own handler calls fsspec's `isfile`, `isdir` and `exists`, which return False on any error (fsspec 2026.9,
+pyarrow 25); this one calls `info`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from pyarrow import PythonFile
 from pyarrow.fs import FileInfo, FileSelector, FileType, FSSpecHandler
 
-#: What fsspec's filesystems call a file's time of change.
+#: The keys under which fsspec filesystems report a file's modification time.
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 

@@ -1,4 +1,4 @@
-"""Files of a local path, which may be a network's mount: atomic writes, and looks that no mount answers from memory."""
+"""Files at a local path, which may be a network mount: atomic writes, and lookups that bypass the mount's cache."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ class LocalFiles:
         return True
 
     def is_file(self, path: str) -> bool:
-        """NFS remembers for up to a minute that a name was absent, but looks anew when a folder is opened: so its folder is
-        listed."""
+        """Lists the folder: NFS caches an absent name for up to a minute, but revalidates when a folder is opened."""
         folder, name = posixpath.split(path)
         try:
             return name in os.listdir(folder)
@@ -52,14 +51,14 @@ class LocalFiles:
             return False
 
     def names(self, path: str, after: str = "") -> list[str]:
-        # arrow's listing fails when the folder, or a file in it, comes or goes in the same moment
+        # pyarrow's listing fails if the folder or a file in it is created or deleted meanwhile
         return [name for name in os.listdir(path) if name > after]
 
     def versions(self, path: str) -> dict[str, str]:
         found = {}
         with os.scandir(path) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # one of a writer's, renamed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
                     found[entry.name] = "" if entry.is_dir() else _version(entry.stat())
         return found
 
@@ -74,7 +73,7 @@ class LocalFiles:
 
 
 def _version(status: os.stat_result) -> str:
-    """Files are replaced by rename, which gives them another number."""
+    """Files are replaced by rename, which changes their inode number."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
 
 

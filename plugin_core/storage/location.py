@@ -1,8 +1,8 @@
-"""A URI as a place on persistent storage, with the few operations a run directory needs.
+"""A location on persistent storage, given by URI, with the few operations a run directory needs.
 
-Reading and listing go through `pyarrow.fs`. Two writes need more than it offers: *create if absent* (local: a hard link of
+Reading and listing go through `pyarrow.fs`. Two writes need more than it offers: *create if absent* (local: hard link to
 a finished file; elsewhere a conditional put, see `filesystems`) and *atomic replace* (local: rename; a put is atomic by
-itself). "Cannot be read" is never "absent": only a definite not-found gives None.
+itself). "Cannot be read" is never "absent": only a definite not-found returns None.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 
 def default_storage_path() -> str:
-    """`RAY_STORAGE`, then `~/ray_results`, as Ray's users know it."""
+    """`RAY_STORAGE`, else `~/ray_results`, as in Ray."""
     return os.environ.get("RAY_STORAGE") or str(Path.home() / "ray_results")
 
 
 def normalise(uri: str) -> str:
-    """A local path made absolute (also from `file://`), another URI as it is. Raises SpecError where it is no place."""
+    """Make a local path (also from `file://`) absolute; return other URIs unchanged. Raises SpecError if it is neither."""
     if not uri:
         raise SpecError("got ''; expected a local path or a URI")
     check_length(uri)
@@ -58,7 +58,7 @@ class Location:
 
     @classmethod
     def of(cls, uri: str, field: str = "storage_path") -> Location:
-        """The place of a URI; SpecError names `field`."""
+        """The location at a URI. Raises SpecError naming `field`."""
         try:
             return cls(normalise(uri))
         except SpecError as exc:
@@ -79,12 +79,12 @@ class Location:
 
     @property
     def has_folders(self) -> bool:
-        """Whether a folder has to be made before there is something in it."""
+        """Whether a folder must be created before files in it."""
         return self._backend.has_folders
 
     @property
     def small_files(self) -> SmallFiles:
-        """Those of the same storage, by their `path`."""
+        """Small-file access to the same storage, by `path`."""
         return self._backend.files
 
     @property
@@ -97,7 +97,7 @@ class Location:
         return posixpath.basename(self.path)
 
     def child(self, *parts: str) -> Location:
-        """The place of that name below this one. Raises SpecError for a name that leads elsewhere."""
+        """The location of that name below this one. Raises SpecError if the name leads elsewhere."""
         for part in parts:
             check_below(self.uri, part)
         if self.is_local:
@@ -106,17 +106,17 @@ class Location:
         return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *map(quoted, parts)))))
 
     def inside(self, uri: str) -> Location | None:
-        """The place of a URI that a file in here names, where it lies in here; None for any other."""
+        """The location at a URI that a file below this one names, if it is below this one; else None."""
         place = Location.of(uri, "path")
         if self.is_local and place.is_local:
-            # a link in here may lead out, and the storage may have had another path when the file was written
+            # a link may lead outside, and the storage may have had a different path when the file was written
             home, there = os.path.realpath(self.path), os.path.realpath(place.path)
             return place if there.startswith(home + "/") else None
         ours, theirs = urlsplit(self.uri), urlsplit(place.uri)
         same = (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc) and not (self.is_local or place.is_local)
         if not same or not place.path.startswith(self.path + "/"):
             return None
-        return Location(urlunsplit(theirs._replace(query=ours.query)))  # opened as this one is, whatever the file says
+        return Location(urlunsplit(theirs._replace(query=ours.query)))  # opened with our options, not the file's
 
     @property
     def parent(self) -> Location:
@@ -126,7 +126,7 @@ class Location:
         return Location(urlunsplit(split._replace(path=posixpath.dirname(split.path.rstrip("/")))))
 
     def before(self, part: str) -> Location:
-        """This place up to the first folder named `part`; itself where there is none."""
+        """This location up to the first folder named `part`; itself if there is none."""
         split = urlsplit(self.uri)
         path = self.uri if self.is_local else split.path
         head = path.partition(f"/{part}/")[0]
@@ -135,13 +135,13 @@ class Location:
     # ---- reading
 
     def read(self, at_most: int | None = None) -> bytes | None:
-        """The content, or None where there is definitely none. Raises StorageError when it cannot be told, or where there
-        are more than `at_most` bytes."""
+        """The content, or None if the file is definitely absent. Raises StorageError if it cannot be read or is larger than
+        `at_most` bytes."""
         return self.read_since("", at_most)[0]
 
     def read_since(self, version: str, at_most: int | None = None) -> tuple[bytes | None, str]:
-        """The content and its version; (None, `version`) where it still is of that version, (None, "") where there is none.
-        Versions are compared for equality only; some storages have none, and are read each time."""
+        """The content and its version; (None, `version`) if the version is unchanged, (None, "") if the file is absent.
+        Versions are only compared for equality; storages without versions are read each time."""
         with self._failing("read"):
             with contextlib.suppress(FileNotFoundError):
                 return self.small_files.read(self.path, version, at_most)
@@ -149,13 +149,13 @@ class Location:
         return None, ""
 
     def names(self, after: str = "") -> list[str]:
-        """Sorted names of what lies directly under here; empty where there is nothing. `after`: only the names that come
-        after this one, which some storages list alone."""
+        """Sorted names directly below this location; empty if it does not exist. `after`: only names that sort after this
+        one, which some storages filter on the server."""
         return sorted(self._listed(lambda: dict.fromkeys(self.small_files.names(self.path, after), "")))
 
     def versions(self) -> dict[str, str]:
-        """The names of what lies directly under here, each with its version: of a file that was written anew it is another
-        one. Folders have "" everywhere."""
+        """Name → version of each entry directly below this location. Rewriting a file changes its version; a folder's is
+        always ""."""
         return self._listed(lambda: self.small_files.versions(self.path))
 
     def _listed(self, listing: Callable[[], dict[str, str]]) -> dict[str, str]:
@@ -164,11 +164,11 @@ class Location:
             with contextlib.suppress(FileNotFoundError):
                 found = listing()
             if not found:
-                self._bucket_must_exist()  # one that is not there is listed as an empty one
+                self._bucket_must_exist()  # a missing bucket lists as an empty one
         return found
 
     def files(self) -> dict[str, FileInfo]:
-        """The files in and below this directory, by their path from here; none where there is nothing."""
+        """All files below this directory, by relative path; empty if it does not exist."""
         from pyarrow.fs import FileSelector, FileType
 
         with self._failing("listed"):
@@ -179,12 +179,12 @@ class Location:
         return {info.path.strip("/")[start:]: info for info in found if info.type == FileType.File}
 
     def is_file(self) -> bool:
-        """Whether this file is there now: one request, and no answer from a mount's memory."""
+        """Whether this file exists now: one request, never answered from a mount's cache."""
         with self._failing("looked up"):
             return self.small_files.is_file(self.path)
 
     def exists(self) -> bool:
-        """Whether a file or a folder is there."""
+        """Whether a file or folder exists here."""
         from pyarrow.fs import FileType
 
         with self._failing("looked up"):
@@ -193,53 +193,53 @@ class Location:
     # ---- writing
 
     def write(self, data: bytes) -> None:
-        """Replace the content atomically: a reader sees the old or the new, a crash leaves one of them."""
+        """Replace the content atomically: readers, and a crash, see either the old or the new content."""
         with self._failing("written"):
             self.small_files.write(self.path, data)
 
     def upload(self, file: Path) -> None:
-        """Write a local file's content, in parts and so not atomically. Raises StorageError."""
+        """Upload a local file in parts, so not atomically. Raises StorageError."""
         with self._failing("written"):
             self.parent.make_dir()
             with file.open("rb") as source, self.fs.open_output_stream(self.path) as stream:
                 shutil.copyfileobj(source, stream, 1 << 20)
 
     def create(self, data: bytes) -> bool:
-        """Write unless something is there; True for the one caller who did. Atomic over processes and hosts."""
+        """Create if absent; True for the one caller that did. Atomic across processes and hosts."""
         with self._failing("created"):
             created = self.small_files.create(self.path, data)
         if created is None:
             raise SpecError(
-                f"storage_path: got {self.uri!r}, where files cannot be created without a race, as a run needs it;"
-                " datasets and outputs may be kept there"
+                f"storage_path: got {self.uri!r}, which cannot create files atomically; expected storage that can (this one"
+                " is fine for datasets and outputs)"
             )
-        # a request whose answer was lost is sent again, and then finds what it wrote itself
+        # a request whose response was lost is retried, and then finds its own file
         return created or (not self.is_local and self.read() == data)
 
     def delete(self) -> None:
-        """Delete this file; fine where there is none."""
+        """Delete this file, if it exists."""
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
             self.small_files.delete(self.path)
 
     def delete_dir(self) -> None:
-        """Delete this directory and what is in it; fine where there is none."""
+        """Delete this directory and its content, if it exists."""
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
             self.small_files.delete_dir(self.path)
 
     def abort_uploads(self) -> int:
-        """Abort what a killed process left of uploads in parts under here, which nobody sees and which costs; how many
-        there were. Whoever may still be uploading here fails. Raises StorageError."""
-        with self._failing("rid of unfinished uploads"):
+        """Abort unfinished multipart uploads below this location and return their number. Killed processes leave them,
+        invisible but billed. Uploads in progress fail. Raises StorageError."""
+        with self._failing("cleared of unfinished uploads"):
             return self.small_files.abort_uploads(self.path)
 
     def make_dir(self) -> None:
         if self.has_folders:
-            with self._failing("made"):
+            with self._failing("created"):
                 self.fs.create_dir(self.path, recursive=True)
 
     @contextlib.contextmanager
     def _failing(self, done: str) -> Iterator[None]:
-        """What the storage raises becomes a StorageError: this place cannot be `done`."""
+        """Turn the storage's errors into a StorageError: this location cannot be `done`."""
         try:
             yield
         except (StorageError, SpecError):
@@ -248,7 +248,7 @@ class Location:
             raise StorageError(f"{self.uri} cannot be {done}: {exc}") from exc
 
     def _bucket_must_exist(self) -> None:
-        """Raise StorageError where the bucket of what is not there is not there either: the SDKs report both alike."""
+        """Raise StorageError if the bucket itself is missing: the SDKs report a missing bucket and object alike."""
         from pyarrow.fs import FileType
 
         parts = urlsplit(self.uri)
@@ -259,7 +259,7 @@ class Location:
         try:
             there = self.fs.get_file_info(name).type != FileType.NotFound
         except self._backend.errors as exc:
-            # who may use a prefix alone is refused the bucket, and so it is there
+            # with permission for a prefix only, access to the bucket is refused, so the bucket exists
             if not refusal(exc):
                 raise StorageError(f"{self.uri} cannot be looked up: {exc}") from exc
             there = True
@@ -268,11 +268,11 @@ class Location:
         _buckets_seen.add(bucket)
 
 
-#: The buckets that this process has found to be there.
+#: The buckets that this process knows to exist.
 _buckets_seen: set[tuple[str, str, str]] = set()
 
 
 def numbered(names: list[str]) -> list[int]:
-    """The numbers of those names that are one, like 007.json, in order: files of which the highest counts, and the next is
-    created if absent."""
+    """The sorted numbers of all names like 007.json: numbered files of which the highest counts and the next is created if
+    absent."""
     return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name))

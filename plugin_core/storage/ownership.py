@@ -1,6 +1,6 @@
-"""Local files of other users: what runs as us, or says where our token goes, must not be theirs.
+"""Check local file ownership: files that we execute, or that say where our token is sent, must not belong to other users.
 
-On an object store there are no owners: whoever may write there is trusted.
+Object stores have no owners: anyone who may write there is trusted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from plugin_core.errors import SpecError
 
-#: Environment variable: the users, by name or number, whose files count as one's own; * for all.
+#: Environment variable: users (name or uid) whose files count as our own; * for all.
 TRUSTED = "RAYTRAIN_TRUSTED_OWNERS"
 
 
 def check_run(folder: str, files: Iterable[str]) -> None:
-    """Raise SpecError where a run directory, or one of these files in it, belongs to another user.
+    """Raise SpecError if a run directory, or one of these files in it, belongs to another user.
 
-    Root's files are trusted. So are those of whom the storage makes the owner of what we write: a mount may give all
-    files to one user, as NFS does with root's.
+    Root's files are trusted. So are files of the user that owns what we write: a mount may map all files to one user, as
+    NFS does with root's.
     """
     places = [Path(folder), *(Path(folder, file) for file in files)]
     strangers = {place: owner for place in places if (owner := _stranger(place, {0, os.geteuid()})) is not None}
@@ -30,27 +30,27 @@ def check_run(folder: str, files: Iterable[str]) -> None:
         place, owner = next(iter(strangers.items()))
         raise SpecError(
             f"run_config.storage_path: got {str(place)!r}, which belongs to {_name(owner)}; expected a run directory of"
-            f" your own. If what that user writes may run as you, set {TRUSTED}={_name(owner)}"
+            f" your own. To let that user's code run as you, set {TRUSTED}={_name(owner)}"
         )
 
 
 def check_private(place: Path) -> None:
-    """Raise SpecError where a file or folder of the embedded head is another user's, or may be written by others."""
+    """Raise SpecError if a file or folder of the embedded head belongs to, or is writable by, another user."""
     found = place.lstat()
     owner = _stranger(place, {os.geteuid()})
     if stat.S_ISLNK(found.st_mode) or (owner is not None and owner not in _owner_of_ours(str(place.parent))):
         raise SpecError(
-            f"RAYTRAIN_HOME: got {str(place)!r}, which belongs to {_name(found.st_uid)}; expected a folder of your own. If"
-            f" what that user writes may run as you, set {TRUSTED}={_name(found.st_uid)}"
+            f"RAYTRAIN_HOME: got {str(place)!r}, which belongs to {_name(found.st_uid)}; expected a folder of your own. To"
+            f" let that user's code run as you, set {TRUSTED}={_name(found.st_uid)}"
         )
     if owner is None and found.st_mode & 0o022 and not _all_trusted():
         raise SpecError(
-            f"RAYTRAIN_HOME: got {str(place)!r}, where others may write; expected a folder that is yours alone (chmod 700)"
+            f"RAYTRAIN_HOME: got {str(place)!r}, which other users can write to; expected a private folder (chmod 700)"
         )
 
 
 def is_ours(place: Path, prefix: str) -> bool:
-    """Whether a temporary folder is one that we made: by its name, where it lies, and its owner."""
+    """Whether we created a temporary folder, judged by its name, parent and owner."""
     roots = {Path("/tmp"), Path(tempfile.gettempdir())}
     try:
         found = place.lstat()
@@ -61,19 +61,19 @@ def is_ours(place: Path, prefix: str) -> bool:
 
 
 def _stranger(place: Path, mine: set[int]) -> int | None:
-    """The owner of what is there, or of what a link there leads to, if it is not one of `mine` nor trusted."""
+    """The owner of a file or of its link target, if neither in `mine` nor trusted; else None."""
     for look in (os.lstat, os.stat):
         try:
             owner = look(place).st_uid
         except OSError:
-            continue  # what is not there is nobody's; what cannot be looked up cannot be read either
+            continue  # a missing file has no owner; a file without stat permission cannot be read either
         if owner not in mine and not _trusted(owner):
             return owner
     return None
 
 
 def _owner_of_ours(folder: str) -> set[int]:
-    """Whom the file system makes the owner of a file of ours in this folder."""
+    """The owner that the file system gives to files we create in this folder."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return {os.fstat(file.fileno()).st_uid}

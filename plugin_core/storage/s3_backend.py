@@ -1,7 +1,7 @@
-"""S3: files of any size stream through pyarrow, small ones go through boto3, in one request each.
+"""S3: files of any size stream through pyarrow; small files go through boto3 in one request each.
 
-pyarrow's S3 filesystem looks before it reads, writes a small file in three requests, and a process that is killed meanwhile
-leaves parts of an upload that nobody sees and that cost until they are aborted (pyarrow 25).
+pyarrow's S3 filesystem makes a lookup before each read and writes a small file in three requests; a process killed
+meanwhile leaves an unfinished multipart upload, invisible but billed until it is aborted (pyarrow 25).
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from plugin_core.errors import SpecError
 from plugin_core.storage.small_files import check_size
 
 KEYS = ("access_key", "secret_key", "session_token")
-#: Seconds to wait for a connection, and for each piece of an answer. botocore's own 60 would hold a look up for minutes.
+#: Seconds to wait for a connection and for each read. With botocore's default of 60 a lookup could take minutes.
 CONNECT_S, READ_S = 5.0, 15.0
-#: Connections that are kept: as many as threads may be reading at once (see `threads`).
+#: Connection pool size: one for each thread that may read at once (see `threads`).
 CONNECTIONS = 64
-#: Most keys that one request may delete.
+#: The maximum number of keys per delete request.
 BATCH = 1000
-#: Times that the body of an answer is asked for again when the connection breaks in its middle.
+#: Attempts to read a response body if the connection breaks midway.
 BODY_ATTEMPTS = 3
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
 _CONFLICT = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 
 
 def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3Objects]:
-    """pyarrow's filesystem, and the small files of the same storage. `attempts`: how often a request is sent in all."""
+    """pyarrow's filesystem, and small-file access to the same storage. `attempts`: per request, in total."""
     from pyarrow import fs
 
     without_keys = {name: value for name, value in options.items() if name not in KEYS}
     made, _ = fs.FileSystem.from_uri(urlunsplit(("s3", bucket, "", urlencode(without_keys), "")))
-    # a URI has no word for retries; the options it was opened with are what it is pickled as
+    # the URI cannot set retries, so take the options from the filesystem's pickled form
     _, (found,) = made.__reduce__()
     found |= {name: options[name] for name in KEYS if name in options}
     if "allow_delayed_open" in found:  # not in older versions
-        # a file of less than one part is then one request when it is closed: a process that is killed leaves nothing of it
+        # a file smaller than one part is then sent in one request on close: a killed process leaves nothing behind
         found["allow_delayed_open"] = options.get("allow_delayed_open", "true").lower() == "true"
     retries = fs.AwsStandardS3RetryStrategy(max_attempts=attempts)
     return fs.S3FileSystem(**found, retry_strategy=retries), S3Objects(options, found["region"], attempts)
 
 
 class S3Objects:
-    """Small files by `bucket/key` (see `small_files.SmallFiles`). Raises what `errors` names; SpecError without boto3."""
+    """Small files by `bucket/key` (see `small_files.SmallFiles`). Raises `errors()`, and SpecError without boto3."""
 
     def __init__(self, options: dict[str, str], region: str, attempts: int):
         self._options = options
@@ -100,7 +100,7 @@ class S3Objects:
         for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", **given):
             found |= {item["Key"][len(prefix) :]: item["ETag"] for item in page.get("Contents", [])}
             found |= {item["Prefix"][len(prefix) : -1]: "" for item in page.get("CommonPrefixes", [])}
-        found.pop("", None)  # what some tools write to mark a folder
+        found.pop("", None)  # a folder marker that some tools write
         return found
 
     def delete(self, path: str) -> None:
@@ -115,7 +115,7 @@ class S3Objects:
                 continue
             answer = self._client().delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
             if left := answer.get("Errors"):
-                raise OSError(f"{len(left)} of {len(keys)} objects are left ({left[0].get('Code')}: {left[0].get('Key')})")
+                raise OSError(f"{len(left)} of {len(keys)} objects remain ({left[0].get('Code')}: {left[0].get('Key')})")
 
     def abort_uploads(self, path: str) -> int:
         bucket, key = _split(path)
@@ -135,7 +135,7 @@ class S3Objects:
         return pages
 
     def _client(self) -> Any:
-        """This process's own: connections must not be shared with a process that was forked."""
+        """One client per process: connections must not be shared with a forked child."""
         with self._lock:
             if self._made[0] != os.getpid():
                 self._made = os.getpid(), _client(self._options, self._region, self._attempts)
@@ -178,7 +178,7 @@ def _split(path: str) -> tuple[str, str]:
 
 
 def _unless(codes: set[str] | frozenset[str], ask: Callable[[], Any]) -> tuple[str, Any]:
-    """S3's code where it refuses a request with one of these, or "" and the answer."""
+    """(code, None) if S3 rejects the request with one of `codes`, else ("", response)."""
     from botocore.exceptions import ClientError
 
     try:
@@ -191,7 +191,7 @@ def _unless(codes: set[str] | frozenset[str], ask: Callable[[], Any]) -> tuple[s
 
 
 def _whole(ask: Callable[[], Any], at_most: int | None) -> tuple[bytes, str]:
-    """The body and version of an answer. botocore sends a request again, but not where a body breaks off."""
+    """A response's body and version. botocore retries requests, but not an interrupted body."""
     from botocore.exceptions import HTTPClientError, IncompleteReadError
 
     for left in reversed(range(BODY_ATTEMPTS)):

@@ -1,4 +1,4 @@
-"""What a run directory needs of a storage."""
+"""The storage interface that a run directory needs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Protocol
 
 
 class SmallFiles(Protocol):
-    """What a run directory needs of a storage, each with as few requests as it can. Raises the storage's own errors,
-    FileNotFoundError where there is nothing.
+    """What a run directory needs from a storage, in as few requests as possible. Raises the storage's own errors, and
+    FileNotFoundError if the path does not exist.
 
-    `read`: the content and its version; (None, `version`) where it is still of that one, (None, "") where there is none;
-    OSError (EFBIG) where there are more than `at_most` bytes.
-    `write`: replace it atomically. `create`: write it unless it is there, whether it did; None where that is not known to
-    be atomic, so that the storage can hold data, but not runs. `is_file`: whether it is there now. `names`: of what lies
-    directly under a path; `after`: those that come after this name. `versions`: the same with what is another one after a
-    file was written anew; of a folder it is "". `abort_uploads`: see `Location.abort_uploads`.
+    `read`: the content and its version; (None, `version`) if the version is unchanged, (None, "") if the file is absent;
+    OSError (EFBIG) if it is larger than `at_most` bytes.
+    `write`: replace atomically. `create`: create if absent, and return whether it did; None if that is not known to be
+    atomic, so that the storage can hold data but not runs. `is_file`: whether the file exists now. `names`: the entries
+    directly under a path; `after`: only names that sort after this one. `versions`: the same with versions, which change
+    when a file is rewritten; "" for a folder. `abort_uploads`: see `Location.abort_uploads`.
     """
 
     def read(self, path: str, version: str = "", at_most: int | None = None) -> tuple[bytes | None, str]: ...
@@ -30,6 +30,6 @@ class SmallFiles(Protocol):
 
 
 def check_size(size: int, at_most: int | None) -> None:
-    """Raise OSError where a file is larger than its reader takes."""
+    """Raise OSError if a file is larger than its reader accepts."""
     if at_most is not None and size > at_most:
-        raise OSError(errno.EFBIG, f"it is larger than the {at_most} bytes that such a file may have")
+        raise OSError(errno.EFBIG, f"it is larger than the {at_most} bytes allowed")

@@ -1,7 +1,7 @@
-"""Files that we keep, read again: each is what its kind says, or damaged.
+"""Parse our own files from storage: each one matches its type or is damaged.
 
-A file may be torn, be written by a later version, or by anybody: what it holds is checked here, once, so that the code
-behind it need not.
+A file may be torn, or written by a later version or by anybody. Its content is validated here once, so that no other code
+has to.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Record(TypedDict):
-    """`.step/spec.json` (see `record`). That of a run within another one has no code of its own."""
+    """`.step/spec.json` (see `spec_record`). A child run's has no code of its own."""
 
     schema: int
     kind: str
@@ -32,7 +32,7 @@ class Record(TypedDict):
 
 
 class Line(TypedDict, total=False):
-    """A line of the journal: a report, or a phase."""
+    """A journal line: a report or a phase."""
 
     attempt: int
     time: float
@@ -51,8 +51,8 @@ Object = dict[str, Any]
 
 
 def parse(kind: type[T], data: bytes, what: str) -> T:
-    """The content of a file; fields that a later version added are passed over. Raises StorageError where it is damaged;
-    `what` names the file."""
+    """Parse a file's content, ignoring fields that a later version added. Raises StorageError if it is damaged; `what`
+    names the file."""
     try:
         found: T = _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
     except (ValidationError, RecursionError) as exc:
@@ -61,14 +61,14 @@ def parse(kind: type[T], data: bytes, what: str) -> T:
 
 
 def parse_line(data: bytes) -> dict[str, Any] | None:
-    """A line of the journal; None where it is damaged."""
+    """Parse a journal line; None if it is damaged."""
     try:
         entry: dict[str, Any] = _adapter(Line).validate_json(data, strict=True)
     except (ValidationError, RecursionError):
         return None
     name = entry.get("checkpoint")
     if name is not None and ("/" in name or name in ("", ".", "..")):
-        return None  # it is a folder's name in the run directory
+        return None  # must be the name of a folder in the run directory
     if "report" in entry:
         return {"time": 0.0, "metrics": {}, "checkpoint": None, **entry}
     return entry if "phase" in entry else None

@@ -20,18 +20,18 @@ from plugin_core.errors import StorageError
 S = TypeVar("S")
 T = TypeVar("T")
 
-#: Calls at once to one storage. They wait rather than compute: with asyncio's own few threads a hundred runs on a storage
-#: of 50 ms a call are read too slowly (benchmarks/triggerer.py).
+#: Concurrent calls to one storage. They are I/O-bound: asyncio's few default threads are too slow for a hundred runs on a
+#: storage with 50 ms latency (benchmarks/triggerer.py).
 THREADS = 64
-#: Calls at once where one caller has many to make.
+#: Concurrent calls on behalf of one caller.
 PARALLEL = 32
-#: A call that takes longer, in seconds, is abandoned: its storage hangs. Far above what a client's own retries take.
+#: Seconds after which a call is abandoned because its storage hangs. Far longer than a client's own retries take.
 HUNG_S = 60.0
 
 
 class Threads:
-    """Threads for the blocking calls to one storage. Every storage has its own: one that hangs (an NFS server that went
-    away) holds up the runs that it keeps, and no others. Use `Threads.of`, and keep what it returns as long as needed."""
+    """A thread pool for blocking calls to one storage. Each storage has its own, so one that hangs (a lost NFS server)
+    blocks only its own runs. Use `Threads.of`, and hold the result as long as needed."""
 
     _all: ClassVar[weakref.WeakValueDictionary[str, Threads]] = weakref.WeakValueDictionary()
 
@@ -41,8 +41,8 @@ class Threads:
 
     @classmethod
     def of(cls, uri: str) -> Threads:
-        """The threads for the storage that keeps this run: its bucket, or the folder of a local path. The path alone
-        decides, since to look it up is what may hang."""
+        """The threads for a run's storage: its bucket, or the parent folder of a local path. Decided by the path alone,
+        since a lookup may hang."""
         parts = urlsplit(uri)
         storage = f"{parts.scheme}://{parts.netloc}" if "://" in uri else posixpath.dirname(uri)
         threads = cls._all.get(storage)
@@ -51,8 +51,8 @@ class Threads:
         return threads
 
     async def __call__(self, function: Callable[..., T], *arguments: Any, limit_s: float | None = None) -> T:
-        """The result of a blocking call. Raises StorageError after `limit_s` seconds (default: `HUNG_S`; inf: never); the
-        call itself cannot be stopped, and ends in its thread whenever it ends."""
+        """The result of a blocking call. Raises StorageError after `limit_s` seconds (default: `HUNG_S`; inf: never). The
+        call itself cannot be stopped and continues in its thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="raytrain-storage")
         context = contextvars.copy_context()
@@ -61,14 +61,14 @@ class Threads:
         try:
             await asyncio.wait([calling], timeout=None if limit_s == math.inf else limit_s)
             if not calling.done():
-                raise StorageError(f"{self.storage} hangs: a call got no answer for {limit_s:.0f} s")
+                raise StorageError(f"{self.storage} hangs: a call did not return within {limit_s:.0f} s")
             return calling.result()
         finally:
-            calling.cancel()  # of use where it still waits for a thread
+            calling.cancel()  # effective only if it is still waiting for a thread
 
     @classmethod
     def forget_pools(cls) -> None:
-        """Begin new ones, in a child that was forked."""
+        """Discard all pools, in a forked child."""
         for threads in cls._all.values():
             threads._pool = None
 
@@ -77,12 +77,12 @@ _others = Threads._all[""] = Threads("")
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of a blocking call that is not to one run's storage."""
+    """The result of a blocking call that does not use a run's storage."""
     return await _others(function, *arguments, limit_s=math.inf)
 
 
 def parallel(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
-    """The results of blocking calls, one for each item, many at once. Raises what the first of them raises."""
+    """The results of concurrent blocking calls, one per item. Raises the first error."""
     if len(items) < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="raytrain-parallel") as pool:
@@ -90,11 +90,11 @@ def parallel(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine from synchronous code, also where this thread already runs an event loop.
+    """Run a coroutine from synchronous code, even if this thread already runs an event loop.
 
-    From the main thread it runs in another one: an exception that a signal's handler raises there (an engine's time-out or
-    termination) interrupts the wait, and the coroutine is cancelled. Inside a loop of the main thread it would end up in
-    whatever callback happened to run, and asyncio would keep it to itself.
+    If called from the main thread, the coroutine runs in another one: an exception from a signal handler (an engine's
+    timeout or termination) then interrupts the wait, and the coroutine is cancelled. In a main-thread loop the exception
+    would surface in whichever callback was running, and asyncio would swallow it.
     """
     if threading.current_thread() is not threading.main_thread() and not _has_running_loop():
         return asyncio.run(coroutine)
@@ -112,7 +112,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine that runs in a loop and thread of its own, where neither signals nor blocking code touch it."""
+    """Await a coroutine in its own loop and thread, unaffected by signals and blocking code."""
     inner = _Elsewhere(coroutine)
     try:
         inner.start()
@@ -125,7 +125,7 @@ async def in_own_loop(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _Background:
-    """An event loop in a thread of its own, which lives as long as the process."""
+    """An event loop in its own thread, for the lifetime of the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -146,29 +146,29 @@ _background = _Background()
 
 
 def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Begin a coroutine that nobody waits for, and which handles its own errors. All of a process share one thread."""
+    """Start a coroutine that nobody awaits and that handles its own errors. All of a process share one thread."""
     _background.begin(coroutine)
 
 
 class _Elsewhere:
-    """A coroutine in a thread of its own, with this context's variables.
+    """A coroutine in its own thread, with a copy of the current context.
 
-    A signal's exception may interrupt the main thread at any point of starting, waiting and cancelling. So these hold no
-    lock that the thread needs (a condition of `concurrent.futures` may stay locked when its `with` is interrupted).
+    A signal handler's exception may interrupt the main thread anywhere in `start`, `join` and `cancel`. So these hold no
+    lock that the thread needs (an interrupted `with` may leave a condition of `concurrent.futures` locked).
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]):
         self._coroutine = coroutine
-        self._ticket = threading.Lock()  # whoever takes it decides: the thread to run, or a cancel that it never will
+        self._ticket = threading.Lock()  # taken by the thread to run the coroutine, or by a cancel to prevent that
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = self._told = self._over = False
         self._wake = threading.Lock()
         self._wake.acquire()
         self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()  # so that who awaits it cannot cancel it, only `cancel` can
+        self.future.set_running_or_notify_cancel()  # so that only `cancel` can cancel it, not its awaiter
 
     def start(self) -> None:
-        # not by `threading.Thread`, whose `start` waits for the thread under a lock that an interrupt may break
+        # not `threading.Thread`: its `start` waits under a lock that an interrupt may leave held
         _thread.start_new_thread(contextvars.copy_context().run, (self._run,))
 
     def _run(self) -> None:
@@ -176,7 +176,7 @@ class _Elsewhere:
             return
         try:
             result = asyncio.run(self._work())
-        except BaseException as error:  # noqa: BLE001 - it is the caller's, who waits for the future
+        except BaseException as error:  # noqa: BLE001 - passed to the caller through the future
             self.future.set_exception(error)
         else:
             self.future.set_result(result)
@@ -200,17 +200,17 @@ class _Elsewhere:
             try:
                 self._running[0].call_soon_threadsafe(self._tell)
             except RuntimeError:
-                pass  # it is over, and its loop closed
+                pass  # already finished, with its loop closed
 
     def _tell(self) -> None:
-        """Cancel the task, once: a second time would cancel what it does to end well."""
+        """Cancel the task once: a second cancel would interrupt its cleanup."""
         if self._running and not self._told:
             self._told = True
             self._running[1].cancel()
 
     def join(self) -> None:
         while not self._over:
-            self._wake.acquire(timeout=1)  # in turns: Python may handle a signal only when the thread wakes
+            self._wake.acquire(timeout=1)  # with a timeout: Python may handle a signal only when the thread wakes
 
 
 def _has_running_loop() -> bool:
@@ -222,7 +222,7 @@ def _has_running_loop() -> bool:
 
 
 def _forget_threads() -> None:
-    """In a forked child, which has none of its parent's threads."""
+    """Reset in a forked child, which does not inherit its parent's threads."""
     global _background
     _background = _Background()
     Threads.forget_pools()

@@ -268,7 +268,7 @@ BAD = {
     "closes_over": "the captured object 'connection' of type Unpicklable",
     "no_connection": "ray_conn_id: got 'nowhere', which does not exist",
     "wrong_type": "ray_conn_id: got 'a_web_server', a connection of type 'http'; expected one of type 'rayjobs'",
-    "wrong_token": "answers 403 to the token given; expected the cluster's Ray auth token",
+    "wrong_token": "returned 403 for the given token; expected the cluster's Ray auth token",
     "nonsense": "num_workers",
 }
 
@@ -298,7 +298,7 @@ def test_the_connections_test_button_says_what_it_found_or_what_is_wrong(airflow
     assert "1 nodes, 4 CPUs, 0 GPUs" in good["message"]
     bad = tested(port=gate.port, password="wrong")
     assert bad["status"] is False
-    assert "answers 403 to the token given" in bad["message"]
+    assert "returned 403 for the given token" in bad["message"]
     assert tested(port=1, password="x")["status"] is False
 
 

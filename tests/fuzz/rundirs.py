@@ -101,7 +101,17 @@ def _case(command: str, file: str, name: str, content: bytes | None, wrong: bool
     call = functools.partial(_try, command, functools.partial(_replace, file, content))
     if wrong is None:
         call = functools.partial(_either, call)
-    named = ("damaged", "cannot be read", "there is no run", "result", "schema", "kind", "spec", "run", "directory")
+    named = (
+        "damaged",
+        "cannot be read",
+        "expected a run directory",
+        "result",
+        "schema",
+        "kind",
+        "spec",
+        "run",
+        "directory",
+    )
     return Case(f"raytrain {command}", f"{file}: {name}", call, bool(wrong), named, reason, _warm(command))
 
 

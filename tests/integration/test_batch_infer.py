@@ -193,9 +193,9 @@ def test_what_cannot_be_is_refused_before_anything_runs(
         ({"key_column": "id"}, "key_column: got 'id', which"),
         (
             {"checkpoint": made.uri, "framework": "torch"},
-            "which a training with framework 'xgboost' made; expected one of framework 'torch'",
+            "a checkpoint of framework 'xgboost'; expected one of framework 'torch'",
         ),
-        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: got with output_format 'csv'"),
+        ({"output_format": "csv", "partition_by": ["region"]}, "partition_by: got it with output_format 'csv'"),
     ):
         with pytest.raises(SpecError) as caught:
             run(spec(tmp_path, fields.pop("checkpoint", checkpoint), rows, **fields), cluster)

@@ -68,9 +68,9 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
         (("run", "answer.yaml", "--storage", "ftp://x"), "storage_path: got 'ftp://x'; expected a local path"),
         (("run", "answer.yaml", "--address", "http://127.0.0.1:9"), "cannot be reached"),
         (("run", "answer.yaml", "--address", "nonsense"), "address: got 'nonsense'; expected a URL"),
-        (("result", "none"), "there is no run"),
-        (("status", "none"), "there is no run"),
-        (("cancel", "none"), "there is no run"),
+        (("result", "none"), "expected a run directory"),
+        (("status", "none"), "expected a run directory"),
+        (("cancel", "none"), "expected a run directory"),
     ],
 )
 def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -124,7 +124,7 @@ def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path
 def test_doctor_says_what_it_found(folder: Path, head: Head) -> None:
     done = raytrain(folder, "doctor", "--storage", str(folder), COLUMNS="200")
     assert done.returncode == 0, done.stdout
-    assert "create-if-absent holds" in done.stdout
+    assert "create-if-absent works" in done.stdout
     assert "4 CPUs, 0 GPUs" in done.stdout
     wrong = raytrain(folder, "doctor", "--address", "http://127.0.0.1:9", "--storage", "/proc/none", COLUMNS="200")
     assert wrong.returncode == 2

@@ -34,7 +34,7 @@ class TestGcs(StorageContract):
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])
 def test_a_wrong_bucket_is_told_before_a_submit(request: pytest.FixtureRequest, cloud: str, tmp_path: Path) -> None:
     uri: str = request.getfixturevalue(cloud)
-    refused(tmp_path, uri.replace("//runs", "//none"), "where there is no such bucket")
+    refused(tmp_path, uri.replace("//runs", "//none"), "whose bucket does not exist")
 
 
 def test_a_wrong_key_of_azure_is_told_before_a_submit(azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_a_wrong_key_of_azure_is_told_before_a_submit(azure: str, tmp_path: Path
     monkeypatch.setenv("WRONG_CONNECTION", wrong)
     monkeypatch.setenv("RAYTRAIN_URI_VARIABLES", "WRONG_CONNECTION")
     uri = azure.replace(AZURE_VARIABLE, "WRONG_CONNECTION")
-    refused(tmp_path, uri, "which refuses these credentials (a wrong key, or no permission)")
+    refused(tmp_path, uri, "which rejects these credentials (wrong key or no permission)")
 
 
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])

@@ -31,7 +31,7 @@ def test_an_s3_server_that_ignores_if_none_match_is_refused_before_a_submit(
         refused(way(uri), tmp_path)
         finding = doctor._storage(way(uri))
         assert not finding.good
-        assert "so that two attempts of a run could both begin" in finding.finding
+        assert "so two attempts of a run could both start" in finding.finding
     assert Location.of(s3.replace("/prefix", "/forgetful")).names() == [], "the proof left something"
 
 
@@ -46,8 +46,10 @@ def refused(uri: str, tmp_path: Path) -> None:
         with pytest.raises(SpecError) as told:
             run(spec_at(tmp_path, run_config=RunConfig(name="run", storage_path=uri)), cluster)
         assert cluster.submits == 0
-    assert told.value.message.startswith(f"run_config.storage_path: got {uri!r}, where 4 of 4 creators of one file")
-    assert "expected storage that creates a file only where there is none" in told.value.message
+    assert told.value.message.startswith(
+        f"run_config.storage_path: got {uri!r}, where 4 of 4 concurrent creators of one file"
+    )
+    assert "expected storage that creates a file only if it is absent" in told.value.message
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])

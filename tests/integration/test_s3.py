@@ -92,12 +92,12 @@ def test_wrong_keys_and_no_permission_are_told_before_a_submit(guarded: str, tmp
         uri = f"{guarded}&access_key=${keys}_KEY&secret_key=${keys}_SECRET"
     else:
         uri = f"{by_s3fs(guarded)}&key=${keys}_KEY&secret=${keys}_SECRET"
-    refused(tmp_path, uri, "which refuses these credentials (a wrong key, or no permission)")
+    refused(tmp_path, uri, "which rejects these credentials (wrong key or no permission)")
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
 def test_a_wrong_bucket_is_told_before_a_submit(s3: str, tmp_path: Path, way: Callable[[str], str]) -> None:
-    refused(tmp_path, way(s3.replace("s3://runs/", "s3://no-such-bucket/")), "where there is no such bucket")
+    refused(tmp_path, way(s3.replace("s3://runs/", "s3://no-such-bucket/")), "whose bucket does not exist")
 
 
 def refused(tmp_path: Path, uri: str, words: str) -> None:

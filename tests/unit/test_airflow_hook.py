@@ -73,7 +73,7 @@ def test_the_connection_test_says_what_is_there_or_what_is_wrong(
     assert said.endswith("1 nodes, 16 CPUs, 0 GPUs")
     good, said = connect(monkeypatch, host=fake.address, password="wrong").test_connection()
     assert not good
-    assert "answers 401 to the token given" in said
+    assert "returned 401 for the given token" in said
 
 
 def test_what_a_connection_hands_over_is_masked_in_airflows_logs(monkeypatch: pytest.MonkeyPatch) -> None:

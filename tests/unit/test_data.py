@@ -128,14 +128,14 @@ class TestRefusedBeforeASubmit:
         return folder
 
     def test_a_deleted_checkpoint(self, tmp_path: Path) -> None:
-        words = r"resume_from: got '.*/gone', where there is nothing \(any more\); expected a checkpoint that is kept"
+        words = r"resume_from: got '.*/gone', which does not exist or was deleted; expected a checkpoint"
         self.refused(words, tmp_path, resume_from=str(tmp_path / "gone"))
 
     def test_a_damaged_checkpoint(self, tmp_path: Path) -> None:
         folder = self.checkpoint(tmp_path)
         (folder / ".manifest").mkdir()
         (folder / ".manifest" / "00000.json").write_text('{"files": {"model.bin": [400, 1]}}')
-        words = r"resume_from: got '.*/champion', which is damaged \(model\.bin has 4 bytes, of 400\)"
+        words = r"resume_from: got '.*/champion', which is damaged \(model\.bin has 4 of 400 bytes\)"
         self.refused(words, tmp_path, resume_from=str(folder))
 
     def test_a_checkpoint_on_a_path_of_the_clusters_is_left_to_it(self, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_an_unavailable_end_of_the_log_is_noted_in_one_line_and_the_result_is_re
         assert run_sync(Supervisor(rundir, cluster, listener=hear, reader="try 1").run()).run.attempt == 1
     said = [event.text for event in told if "may be missing" in event.text]
     assert len(said) == 1
-    assert "answers 500" in said[0]
+    assert "returned 500" in said[0]
 
 
 @pytest.mark.parametrize("listens", [True, False])

@@ -63,7 +63,7 @@ BAD = {
     ),
     "DeepSpeed's JSON twice": (
         {"framework": "deepspeed", "deepspeed_config": ZERO, "train_loop_config": {"deepspeed_config": ZERO}},
-        "deepspeed_config: got it in train_loop_config too; expected it in one place",
+        "deepspeed_config: also in train_loop_config; expected it in one place",
     ),
     "objective without labels": (
         {"framework": "lightgbm", **DECLARED, "params": {"objective": "binary"}, "label_column": None},
@@ -79,7 +79,7 @@ BAD = {
     ),
     "early stop by nothing": (
         {"framework": "xgboost", **DECLARED, "early_stopping_rounds": 3},
-        "early_stopping_rounds: got 3 with no dataset beside 'train'; expected another one to evaluate on",
+        "early_stopping_rounds: got 3 with only the dataset 'train'; expected another one to evaluate on",
     ),
     "seed": ({"seed": -1}, "seed: got -1; expected a value greater than or equal to 0"),
     "backend": ({"torch_config": {"backend": "mpi"}}, "torch_config.backend: got 'mpi'; expected 'nccl'"),

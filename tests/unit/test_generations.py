@@ -154,5 +154,5 @@ def test_a_users_run_named_like_a_generation_is_not_one_and_is_not_overwritten(t
         lay_down(spec_of(tmp_path), "monday#1")
     assert (tmp_path / "run.g2/.step/spec.json").read_bytes() == kept
     assert RunDir.at(str(tmp_path / "run.g2")).read_spec().run_config.name == "other"
-    with pytest.raises(SpecError, match=r"run_config.name: got 'new.g2'; expected a name without .gN at its end"):
+    with pytest.raises(SpecError, match=r"run_config.name: got 'new.g2'; expected a name without the suffix .gN"):
         lay_down(spec_of(tmp_path).with_name("new.g2"), None)

@@ -136,11 +136,11 @@ def test_who_wants_the_bars_of_ray_data_has_them(tmp_path: Path) -> None:
         ({"env_vars": {"A": 5}}, r"env_vars\.A: got a value of type int; expected text"),
         ({"env_vars": {"A=hunter": "x"}}, r"env_vars: got the name 'A=hunter'"),
         ({"env_vars": {"A": "hunter2\0"}}, r"env_vars\.A: got text with NUL"),
-        ({"env_vars": {"A": "hunter2\ud800"}}, r"env_vars\.A: got text with NUL or with what UTF-8 cannot hold"),
+        ({"env_vars": {"A": "hunter2\ud800"}}, r"env_vars\.A: got text with NUL or invalid UTF-8"),
         ({"env_vars": "hunter2"}, r"env_vars: got a value of type str; expected a mapping"),
         ({"env_files": {"A": b"hunter2"}}, r"env_files\.A: got a value of type bytes; expected text"),
-        ({"env_vars": {"A": "x"}, "env_files": {"A": "y"}}, r"env_files\.A: is in env_vars too"),
-        ({"env_vars": {"LD_PRELOAD": "hunter2"}}, r"env_vars\.LD_PRELOAD: is read before a process of the job gets"),
+        ({"env_vars": {"A": "x"}, "env_files": {"A": "y"}}, r"env_files\.A: is also in env_vars"),
+        ({"env_vars": {"LD_PRELOAD": "hunter2"}}, r"env_vars\.LD_PRELOAD: is read before the job's processes get"),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused_by_its_name_before_anything_is_laid_down(

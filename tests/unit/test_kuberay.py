@@ -171,7 +171,7 @@ def test_a_head_that_does_not_start_is_explained_and_deleted(
 
 def test_kubernetes_without_kuberay_is_told(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
     kubernetes.knows_kuberay = False
-    with pytest.raises(ClusterRefusedError, match=r"knows no rayclusters\.ray\.io/v1; expected one with KubeRay"):
+    with pytest.raises(ClusterRefusedError, match=r"has no rayclusters\.ray\.io/v1; expected one with KubeRay"):
         run(spec_at(tmp_path), cluster)
 
 
@@ -197,18 +197,24 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
         "users: [{name: c, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: c}}]\n"
     )
-    with pytest.raises(ClusterUnreachableError, match="Kubernetes does not answer to list rayclusters"):
+    with pytest.raises(ClusterUnreachableError, match="Kubernetes does not respond to list rayclusters"):
         run(spec_at(tmp_path), cluster)
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "Train_1", "settings": SETTINGS}, "name: got 'Train_1'; expected up to 39 small letters"),
-        ({"name": "t" * 40, "settings": SETTINGS}, "expected up to 39 small letters"),
-        ({"name": "t", "address": "http://{head}:1"}, "address: got 'http://{head}:1'; expected a URL, in which"),
-        ({"name": "t", "settings": SETTINGS, "manifest": {}}, "manifest: got beside settings; expected one of them"),
-        ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: got one of kind 'RayJob'; expected one RayCluster"),
+        ({"name": "Train_1", "settings": SETTINGS}, "name: got 'Train_1'; expected up to 39 lower-case letters"),
+        ({"name": "t" * 40, "settings": SETTINGS}, "expected up to 39 lower-case letters"),
+        (
+            {"name": "t", "address": "http://{head}:1"},
+            "address: got 'http://{head}:1'; expected a URL with",
+        ),
+        (
+            {"name": "t", "settings": SETTINGS, "manifest": {}},
+            "manifest: got both manifest and settings",
+        ),
+        ({"name": "t", "manifest": {"kind": "RayJob"}}, "manifest: got kind 'RayJob'; expected one RayCluster"),
         ({"name": "t", "manifest": "none.yaml"}, "manifest: got 'none.yaml'; it cannot be read"),
         ({"name": "t", "settings": SETTINGS, "on_failure": "stay"}, "on_failure: got 'stay'; expected 'delete' or"),
     ],
@@ -223,7 +229,7 @@ def test_a_manifest_that_kubernetes_refuses_is_told(
 ) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text("apiVersion: ray.io/v1\nkind: RayCluster\nspec: {workerGroupSpecs: []}\n")
-    with pytest.raises(SpecError, match=r"manifest: Kubernetes refuses it: .*spec\.headGroupSpec: Required value"):
+    with pytest.raises(SpecError, match=r"manifest: Kubernetes rejects it: .*spec\.headGroupSpec: Required value"):
         run(spec_at(tmp_path), replace(cluster, settings=None, manifest=str(file)))
 
 

@@ -117,7 +117,7 @@ def test_code_that_was_swapped_after_the_submit_does_not_run(shared: Path, tmp_p
         record = json.loads(swapped.read_text())
         record["spec"]["train_loop_per_worker"] = "os:abort"
         swapped.write_text(json.dumps(record))
-    with pytest.raises(InfrastructureError, match="is not what it was when this job was submitted"):
+    with pytest.raises(InfrastructureError, match="has changed since this job was submitted"):
         attempt.run_attempt(rundir, 1, lambda _: None, lambda *_: None, code=code)
     end = rundir.end(1)
     assert end is not None
@@ -173,7 +173,7 @@ def test_a_heads_folder_of_another_user_is_not_taken(shared: Path, monkeypatch: 
 def test_a_heads_folder_that_others_may_write_in_is_not_taken(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(shared))
     local_head.state_dir().chmod(0o770)
-    with pytest.raises(SpecError, match=r"where others may write; expected a folder that is yours alone \(chmod 700\)"):
+    with pytest.raises(SpecError, match=r"which other users can write to; expected a private folder \(chmod 700\)"):
         local_head.state_dir()
 
 

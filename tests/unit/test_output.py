@@ -147,7 +147,7 @@ def test_a_commit_that_finds_fewer_rows_than_were_written_fails(tmp_path: Path) 
     root = Location.of(str(tmp_path / "out"))
     folder = begin(root, 1, keyed=False)
     write(folder, "part-0.parquet", 50)
-    with pytest.raises(InfrastructureError, match="holds 50 rows of the 100 that were written; some files are gone"):
+    with pytest.raises(InfrastructureError, match="holds 50 of the 100 rows written; some files are missing"):
         commit(root, folder, "parquet", "/checkpoint", 100, fence_of(tmp_path, 1))
     assert root.names() == ["attempt-001"]
 

@@ -91,9 +91,9 @@ class Mute(_Own):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("Ignoring", "where 4 of 4 creators of one file at the same time believe that they made it"),
-        ("LookingFirst", "where 4 of 4 creators of one file at the same time believe that they made it"),
-        ("Mute", "that has no way to create a file only where there is none"),
+        ("Ignoring", "where 4 of 4 concurrent creators of one file succeeded"),
+        ("LookingFirst", "where 4 of 4 concurrent creators of one file succeeded"),
+        ("Mute", "that cannot create a file only if it is absent"),
     ],
 )
 def test_a_storage_that_does_not_create_if_absent_is_refused_before_a_submit(

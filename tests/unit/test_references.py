@@ -44,7 +44,7 @@ def test_a_storage_uri_imports_nothing_that_the_installation_does_not_allow(
     touch = f"custom://x?filesystem=subprocess:getoutput&cmd=touch%20{tmp_path}/called"
     for uri in ("custom://x?filesystem=evil_module:f", touch):
         for use in (Location.exists, Location.read, Location.names):
-            with pytest.raises(SpecError, match=r"does not allow; expected one that .* RAYTRAIN_FILESYSTEMS lists"):
+            with pytest.raises(SpecError, match=r"does not allow; expected one listed in .* RAYTRAIN_FILESYSTEMS"):
                 use(Location.of(uri))
         with pytest.raises(SpecError, match="does not allow"):
             RunDir.at(uri).latest()

@@ -122,7 +122,7 @@ def test_of_many_that_move_an_alias_at_once_one_does(tmp_path: Path) -> None:
     [
         (
             lambda: promote("/nowhere/checkpoint", "digits"),
-            "checkpoint: got '/nowhere/checkpoint', where there is nothing",
+            "checkpoint: got '/nowhere/checkpoint', which does not exist or was deleted",
         ),
         (lambda: promote("/x", "a/b"), "name: got 'a/b'; expected 1 to 100 letters"),
         (lambda: promote("/x", "digits", ".."), "alias: got '..'; expected"),
@@ -160,7 +160,7 @@ def test_a_pinned_checkpoint_is_not_deleted_by_retention(storage: Path) -> None:
 def test_a_pin_that_comes_too_late_says_so(storage: Path) -> None:
     result = trained(storage, "one")
     RunDir.at(result.run.uri).location.child("checkpoint_1").delete_dir()
-    with pytest.raises(SpecError, match="where there is nothing"):
+    with pytest.raises(SpecError, match="which does not exist or was deleted"):
         pin(result.checkpoint.uri, by="me")
 
 

@@ -79,7 +79,7 @@ def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
         (run / SNAPSHOT).write_bytes(whole[:length])
         said = repair(run, CONFIG)
         assert "was rebuilt with 3 checkpoint(s), the latest checkpoint_a001_000003" in said
-        assert ("is empty" if length == 0 else "is torn") in said
+        assert ("is empty" if length == 0 else "is truncated") in said
         assert (run / SNAPSHOT).read_bytes() == whole
     assert restored(run) == GOOD
 

@@ -56,7 +56,7 @@ def test_another_spec_under_the_same_name_is_refused_naming_the_fields(tmp_path:
     rundir.claim(1, "a", "i")
     other = spec_at(tmp_path, train_loop_config={"lr": 0.2}, scaling_config=ScalingConfig(num_workers=2))
     with pytest.raises(
-        SpecChangedError, match=r"run_config.name: got 'run', which already stands for another spec"
+        SpecChangedError, match=r"run_config.name: got 'run', which is already used for a different spec"
     ) as caught:
         rundir.write_spec(other)
     assert caught.value.fields == ("scaling_config.num_workers", "train_loop_config.lr")
@@ -106,7 +106,7 @@ def test_a_run_directory_newer_than_the_code_is_refused(tmp_path: Path) -> None:
     rundir.write_spec(spec_at(tmp_path))
     file = tmp_path / "run/.step/spec.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "schema": 7}))
-    with pytest.raises(SpecError, match="schema: got 7; expected up to 1"):
+    with pytest.raises(SpecError, match="schema: got 7; expected at most 1"):
         rundir.read_spec()
 
 

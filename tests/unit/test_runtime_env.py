@@ -25,7 +25,7 @@ def test_a_missing_working_dir_names_the_field_and_no_variable_and_the_mended_sp
     private = {"env_vars": {"PRIVATE": "hunter2"}}
     with FakeCluster(env_vars=SECRETS, env_files={"FILE": "hunter2"}) as cluster:
         typo = spec_at(tmp_path, runtime_env={"working_dir": str(tmp_path / "codee"), **private})
-        with pytest.raises(SpecError, match=r"runtime_env.working_dir: got '.*codee', which is not there") as caught:
+        with pytest.raises(SpecError, match=r"runtime_env.working_dir: got '.*codee', which does not exist") as caught:
             run(typo, cluster)
         assert "hunter2" not in "".join(traceback.format_exception(caught.value))
         assert RunDir.at(str(tmp_path / "run")).receipts() == []
@@ -40,8 +40,8 @@ def test_a_missing_working_dir_names_the_field_and_no_variable_and_the_mended_sp
 @pytest.mark.parametrize(
     ("runtime_env", "sentence"),
     [
-        ({"working_dir": "/nowhere"}, "runtime_env.working_dir: got '/nowhere', which is not there"),
-        ({"working_dir": __file__}, "runtime_env.working_dir: got '.*py', which is not there; expected a folder, a file"),
+        ({"working_dir": "/nowhere"}, "runtime_env.working_dir: got '/nowhere', which does not exist"),
+        ({"working_dir": __file__}, "runtime_env.working_dir: got '.*py', which does not exist; expected a folder, a file"),
         ({"py_modules": ["s3://b/a.zip", "/nowhere.whl"]}, "runtime_env.py_modules: got '/nowhere.whl'"),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_spec_that_the_cluster_refuses_leaves_the_name_free_for_the_mended_one
             return await super()._submit(request)
 
     with Refusing() as cluster:
-        with pytest.raises(SpecError, match="the cluster refuses the job"):
+        with pytest.raises(SpecError, match="the cluster rejects the job"):
             run(spec_at(tmp_path, runtime_env={"bad": 1}), cluster)
         result = run(spec_at(tmp_path), cluster)
     assert (result.run.attempt, len(cluster.jobs)) == (2, 1)

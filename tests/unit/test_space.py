@@ -59,7 +59,7 @@ def test_a_spec_with_rays_objects_is_the_same_as_one_with_data_and_survives_json
             "param_space.train_loop_config.lr: got {'loguniforn': [0.0001, 1]}; expected",
         ),
         ({"train_loop_config": {"lr": {"loguniforn": [1e-4, 1]}}}, "(did you mean loguniform?)"),
-        ({"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: got [1, 0]; expected a lower bound below"),
+        ({"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: got [1, 0]; expected lower < upper"),
         ({"train_loop_config": {"lr": {"uniform": [0]}}}, "lr.uniform: got [0]; expected [lower, upper], all numbers"),
         (
             {"train_loop_config": {"lr": {"loguniform": [0, 1]}}},

@@ -31,11 +31,11 @@ BAD = {
     "no function": ({"train_loop_per_worker": None}, "train_loop_per_worker: missing; framework 'torch' needs it"),
     "unknown scheme": (
         {"run_config": {"storage_path": "ftp://host/x"}},
-        "run_config.storage_path: got 'ftp://host/x'; expected a local path and the schemes file, s3",
+        "run_config.storage_path: got 'ftp://host/x'; expected a local path or a URI with scheme file, s3",
     ),
     "credentials in a URI": (
         {"run_config": {"storage_path": "s3://key:secret@bucket/x"}},
-        "run_config.storage_path: got 's3://…@bucket/x'; credentials do not belong into a URI",
+        "run_config.storage_path: got 's3://…@bucket/x' with credentials; expected a URI without them",
     ),
     "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: got 'a/b'; expected 1 to 128 letters"),
     "empty name": ({"run_config": {"name": ""}}, "run_config.name: got ''; expected 1 to 128 letters"),
@@ -47,7 +47,7 @@ BAD = {
         {"framework": "xgboost", "params": {}, "train_loop_per_worker": None},
         "label_column: missing; training declared by params needs it",
     ),
-    "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing and not told by"),
+    "dataset without format": ({"datasets": {"train": "x.foo"}}, "format: missing, and not implied by"),
     "negative resource": (
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
         "scaling_config.resources_per_worker.CPU: got -1",

@@ -54,7 +54,7 @@ def test_a_filesystem_that_cannot_create_without_a_race_holds_data_but_no_runs(
     function = f"tests.unit.test_storage:{kind}"
     monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"another:one, {function}")
     place = Location.of(f"custom://x{tmp_path}/file?filesystem={function}")
-    with pytest.raises(SpecError, match="where files cannot be created without a race, as a run needs it"):
+    with pytest.raises(SpecError, match="which cannot create files atomically"):
         place.create(b"1")
     assert place.read() is None
 
@@ -148,15 +148,15 @@ def test_a_crashed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("uri", "words"),
     [
-        ("ftp://host/x", "expected a local path and the schemes file, s3"),
-        ("hdfs://namenode:8020/runs", "expected a local path and the schemes file, s3"),
+        ("ftp://host/x", "expected a local path or a URI with scheme file, s3"),
+        ("hdfs://namenode:8020/runs", "expected a local path or a URI with scheme file, s3"),
         ("s3:///x", "expected s3://bucket/prefix"),
-        ("s3://k:s@b/x", "credentials do not belong into a URI"),
+        ("s3://k:s@b/x", "with credentials; expected a URI without them"),
         (
             "s3://b/x?secret_key=hunter2",
-            r"got s3://b\?secret_key=…; a secret does not belong into a URI, expected the name",
+            r"got s3://b\?secret_key=…; a secret must be given as the name",
         ),
-        ("s3fs://b/x?key=hunter2", r"expected the name of an environment variable, key=\$NAME"),
+        ("s3fs://b/x?key=hunter2", r"the name of an environment variable, expected key=\$NAME"),
         ("custom://b/x", r"expected custom://folder\?filesystem=package.module:function"),
         ("", "expected a local path or a URI"),
     ],

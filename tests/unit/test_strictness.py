@@ -60,11 +60,11 @@ def refused(data: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("threshold", "words"),
     [
-        ({}, "thresholds.accuracy.min: missing; a threshold without min and max is never broken"),
+        ({}, "thresholds.accuracy.min: missing; a threshold needs min or max"),
         ({"min": None, "max": None}, "thresholds.accuracy.min: missing"),
         ({"min": math.nan}, "thresholds.accuracy.min: got nan; expected a finite number"),
         ({"max": math.inf}, "thresholds.accuracy.max: got inf; expected a finite number"),
-        ({"min": 0.9, "max": 0.1}, "thresholds.accuracy.min: got 0.9; expected at most max, which is 0.1"),
+        ({"min": 0.9, "max": 0.1}, "thresholds.accuracy.min: got 0.9; expected at most max, 0.1"),
         ({"min": "0.9"}, "thresholds.accuracy.min: got '0.9'; expected a valid number"),
         ({"min": True}, "thresholds.accuracy.min: got True; expected a valid number"),
     ],
@@ -82,12 +82,12 @@ def test_a_tolerance_that_forgives_everything_is_refused(tolerance: Any) -> None
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"thresholds": {"accuracy": {"min": 0}}}, "thresholds.accuracy.min: got 0; expected what accuracy"),
-        ({"thresholds": {"accuracy": {"min": 95}}}, "which is from 0 to 1, can fail and can pass"),
+        ({"thresholds": {"accuracy": {"min": 0}}}, "thresholds.accuracy.min: got 0; expected a value that accuracy"),
+        ({"thresholds": {"accuracy": {"min": 95}}}, "which ranges from 0 to 1, can both pass and fail"),
         ({"thresholds": {"log_loss": {"max": -1}}}, "thresholds.log_loss.max: got -1; expected"),
         (
             {"must_beat": {"f1": {"tolerance": 1}}, "compare_to": "/c"},
-            "must_beat.f1.tolerance: got 1; expected what f1, which is from 0 to 1",
+            "must_beat.f1.tolerance: got 1; expected a value that f1, which ranges from 0 to 1",
         ),
     ],
 )
@@ -115,20 +115,20 @@ class Colour(enum.Enum):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (math.inf, "train_loop_config.lr: got inf, which JSON cannot hold; expected a finite number"),
-        (math.nan, "train_loop_config.lr: got nan, which JSON cannot hold; expected a finite number"),
-        ({0: 1}, "train_loop_config.lr: got the key 0 of type int; expected text as keys"),
-        ([1, (2, 3)], "train_loop_config.lr.1: got (2, 3), a tuple, which JSON would make a list; expected a list"),
+        (math.inf, "train_loop_config.lr: got inf, which JSON cannot represent; expected a finite number"),
+        (math.nan, "train_loop_config.lr: got nan, which JSON cannot represent; expected a finite number"),
+        ({0: 1}, "train_loop_config.lr: got the key 0 of type int; expected a string"),
+        ([1, (2, 3)], "train_loop_config.lr.1: got (2, 3), a tuple, which JSON would turn into a list; expected a list"),
         (b"x", "train_loop_config.lr: got b'x' of type bytes; expected plain JSON data"),
         ({1, 2}, "of type set; expected plain JSON data"),
         (int, "of type type; expected plain JSON data"),
         (Colour.RED, "of type Colour; expected plain JSON data"),
         (np.float32(0.5), "of type float32; expected plain JSON data"),
-        ("\ud800", "expected text that can be written as UTF-8"),
-        (10**5000, "train_loop_config.lr: got a whole number of 16,610 bits; expected at most 1,024"),
-        (cyclic(), "nested deeper than 50 levels, or without an end; expected plain JSON data"),
+        ("\ud800", "expected valid UTF-8 text"),
+        (10**5000, "train_loop_config.lr: got an integer of 16,610 bits; expected at most 1,024"),
+        (cyclic(), "nested deeper than 50 levels, or cyclic; expected plain JSON data"),
         (deep(5000), "nested deeper than 50 levels"),
-        ([0] * 200_000, "got more than 100,000 values; expected what is small enough for a spec"),
+        ([0] * 200_000, "got more than 100,000 values; expected fewer in a spec"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
@@ -193,11 +193,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a framework with a slip": ({**INFER, "framework": "tourch"}, "did you mean 'torch'?"),
     "a list as a metric's name": ({**EVALUATE, "must_beat": [["a"]], "compare_to": "/c"}, "must_beat: got ['a']"),
     "a list as kind": ({**TRAIN, "kind": ["train"]}, "kind: got ['train']; expected one of train, tune"),
-    "a number as a field": ({**TRAIN, 5: 1}, "got the key 5; expected the name of a field"),
-    "a number as an inner field": ({**TRAIN, "limits": {5: 1}}, "limits: got the key 5; expected the name of a field"),
+    "a number as a field": ({**TRAIN, 5: 1}, "got the key 5; expected a field name"),
+    "a number as an inner field": ({**TRAIN, "limits": {5: 1}}, "limits: got the key 5; expected a field name"),
     "no path": ({**TRAIN, "datasets": {"a": {"path": []}}}, "datasets.a.path: got []"),
-    "NUL in a path": ({**TRAIN, "datasets": {"a": "/a\0b.csv"}}, "has control characters in it"),
-    "half a character in a path": ({**TRAIN, "datasets": {"a": "/\ud800.csv"}}, "has control characters in it"),
+    "NUL in a path": ({**TRAIN, "datasets": {"a": "/a\0b.csv"}}, "contains control characters"),
+    "half a character in a path": ({**TRAIN, "datasets": {"a": "/\ud800.csv"}}, "contains control characters"),
     "a path without an end": ({**TRAIN, "datasets": {"a": "/a" * 3000 + ".csv"}}, "of 6,004 bytes; expected at most 2,048"),
     "a bucket with one slash": (
         {**TRAIN, "run_config": {"storage_path": "s3:/bucket"}},
@@ -223,7 +223,7 @@ def test_a_value_is_taken_as_it_is_or_refused(case: str) -> None:
 @pytest.mark.parametrize(
     ("sampler", "words"),
     [
-        ({"uniform": [0, math.inf]}, "uniform.1: got inf, which JSON cannot hold; expected a finite number"),
+        ({"uniform": [0, math.inf]}, "uniform.1: got inf, which JSON cannot represent; expected a finite number"),
         ({"quniform": [0, 1, 0]}, "expected q above 0"),
         ({"quniform": [0, 1, 0.3]}, "expected bounds that are multiples of q"),
         ({"randn": [0, -1]}, "expected a standard deviation above 0"),
@@ -238,7 +238,7 @@ def test_a_sampler_that_ray_tune_cannot_sample_is_refused(sampler: Any, words: s
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        ({"seed": {"choice": [-5, -1]}}, "param_space.seed: a trial may take what is no training: seed: got -5"),
+        ({"seed": {"choice": [-5, -1]}}, "param_space.seed: a trial may get an invalid TrainSpec: seed: got -5"),
         ({"seed": {"randint": [-5, -1]}}, "seed: got -5"),
         ({"num_boost_round": {"uniform": [1, 5]}}, "num_boost_round: got 1.0"),
         ({"scaling_config": {"num_workers": {"choice": [1, 0]}}}, "scaling_config.num_workers: got 0"),
@@ -254,7 +254,7 @@ def test_a_space_with_a_value_that_no_trial_can_take_is_refused(space: Any, word
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"env_vars": "x"}, "runtime_env.env_vars: got a value of type str; expected a mapping of names to texts"),
+        ({"env_vars": "x"}, "runtime_env.env_vars: got a value of type str; expected a mapping of names to strings"),
         ({"env_vars": 5}, "runtime_env.env_vars: got a value of type int"),
         ({"env_vars": {"A": 1}}, "runtime_env.env_vars.A: got a value of type int; expected text (in YAML, in quotes)"),
         ({"env_vars": {"A=B": "x"}}, "runtime_env.env_vars: got the name 'A=B'; expected letters, digits"),
@@ -263,7 +263,7 @@ def test_a_space_with_a_value_that_no_trial_can_take_is_refused(space: Any, word
         ({"working_dir": 5}, "runtime_env.working_dir: got a value of type int; expected text"),
         ({"pip": 5}, "runtime_env.pip: got a value of type int; expected a list of requirements"),
         ({"pip": {"package": []}}, "runtime_env.pip.package: unknown field; expected one of packages"),
-        ({"py_modules": "x"}, "runtime_env.py_modules: got a value of type str; expected a list of texts"),
+        ({"py_modules": "x"}, "runtime_env.py_modules: got a value of type str; expected a list of strings"),
         ({"workingdir": "x"}, "did you mean working_dir?"),
         ("pip", "runtime_env: got a value of type str; expected a mapping"),
     ],

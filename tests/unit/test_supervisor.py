@@ -141,7 +141,7 @@ def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> N
             events.append(event)
             if event.text == "waiting: the job is running":
                 cluster.token = "new"
-            if "answers 401" in event.text:
+            if "returned 401" in event.text:
                 cluster.token = "old"
                 receipt = rundir.receipt(1)
                 assert receipt is not None
@@ -151,7 +151,7 @@ def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> N
         assert any("its cluster cannot be queried (token: " in event.text for event in events)
         assert cluster.submits == 1
         (tmp_path / "run/.step/result.json").unlink()
-        with pytest.raises(ClusterRefusedError, match="answers 401"):
+        with pytest.raises(ClusterRefusedError, match="returned 401"):
             run(spec, RayCluster(cluster.address, "wrong"))
 
 
@@ -246,12 +246,12 @@ class TestRefusedBeforeAnythingIsSubmitted:
     def test_a_cluster_that_rejects_the_token(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
         with FakeCluster(token="right") as cluster:
-            for token, said in ((None, "no token"), ("wrong", "the token given")):
-                words = rf"token: http://.* answers 401 to {said}; expected the cluster's Ray auth token"
+            for token, said in ((None, "a request without a token"), ("wrong", "the given token")):
+                words = rf"token: http://.* returned 401 for {said}; expected the cluster's Ray auth token"
                 self.refused(RayCluster(cluster.address, token), spec_at(tmp_path), ClusterRefusedError, words)
 
     def test_a_server_without_the_jobs_api(self, tmp_path: Path, other_server: str) -> None:
-        words = "which speaks no Ray Jobs API; expected the URL of a Ray dashboard"
+        words = "which has no Ray Jobs API; expected the URL of a Ray dashboard"
         self.refused(RayCluster(other_server), spec_at(tmp_path), ClusterRefusedError, words)
 
     def test_an_address_that_is_not_a_url(self) -> None:
@@ -285,7 +285,7 @@ class TestRefusedBeforeAnythingIsSubmitted:
     def test_a_dataset_that_does_not_match_its_format(self, tmp_path: Path) -> None:
         (tmp_path / "x.parquet").write_text("no parquet")
         datasets = {"train": {"path": str(tmp_path / "x.parquet"), "columns": ["a"]}}
-        self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "which is no readable parquet")
+        self.refused(LocalCluster(), spec_at(tmp_path, datasets=datasets), SpecError, "expected readable parquet")
 
     def test_a_missing_label_column(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("a,b\n1,2\n")

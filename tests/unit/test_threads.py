@@ -103,11 +103,11 @@ def test_a_run_whose_storage_hangs_says_so_and_goes_on_when_it_answers(
             await asyncio.gather(running, return_exceptions=True)
 
         asyncio.run(asyncio.wait_for(until_it_goes_on(), 30))
-    assert said[0] == f"waiting: {tmp_path} hangs: a call got no answer for 0 s"
+    assert said[0] == f"waiting: {tmp_path} hangs: a call did not return within 0 s"
 
 
 def test_a_call_without_an_answer_is_abandoned_with_a_storage_error(tmp_path: Path, hanging: Hanging) -> None:
     file = Location(str(hanging.put(tmp_path / "nfs/run/file")))
     threads = Threads.of(str(tmp_path / "nfs/run"))
-    with pytest.raises(StorageError, match="nfs hangs: a call got no answer for 0 s"):
+    with pytest.raises(StorageError, match="nfs hangs: a call did not return within 0 s"):
         asyncio.run(threads(file.read, limit_s=0.1))

@@ -127,7 +127,7 @@ def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: P
     (tmp_path / "mine.py").write_text("")
     command = [Path(sys.executable).with_name("raytrain"), "result", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, "there is no run" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "expected a run directory" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "imported").exists()
 
 
@@ -169,5 +169,5 @@ def test_a_forged_artifact_keeps_no_other_step_from_its_cancel(tmp_path: Path, m
     evil = {"run": rundir.uri, "cluster": {"kuberay": {"name": "t", "address": "http://evil/{name}"}}}
     found = [step for data in [*forged, json.dumps(evil)] if (step := hooks._step(data)) is not None]
     assert [step.rundir.uri for step in found] == [rundir.uri]
-    assert "its driver is to stop by itself: kuberay.address: got 'http://evil/" in hooks._cancel(found[0])
+    assert "its driver stops by itself: kuberay.address: got 'http://evil/" in hooks._cancel(found[0])
     assert rundir.intent().cancel_through == 1

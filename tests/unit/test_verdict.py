@@ -107,7 +107,7 @@ def test_an_unknown_metric_is_reported_with_the_closest_match(
         ),
         ({"must_beat": ["accuracy"]}, "compare_to: missing; must_beat needs"),
         ({"compare_to": "/c"}, "must_beat: missing; compare_to needs"),
-        ({"must_beat": ["auc"], "compare_to": "/c"}, "must_beat.auc.mode: missing; expected 'max' (more is better)"),
+        ({"must_beat": ["auc"], "compare_to": "/c"}, "must_beat.auc.mode: missing; expected 'max' (higher is better)"),
         ({"thresholds": {"accuracy": {"minn": 1}}}, "did you mean min?"),
     ],
 )
