@@ -117,7 +117,7 @@ fuzz: $(VENV)/.dev
 framework-table: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/pytest tests/integration/test_frameworks.py -q -m "not smoke" --durations=15 --junitxml=build/frameworks.xml
-	@$(BIN)/python -m tests.framework_table build/frameworks.xml
+	@$(BIN)/python -m tests.support.framework_table build/frameworks.xml
 
 # the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python

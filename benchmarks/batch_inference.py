@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from devtools.ray_heads import Memory, OwnHead
 from example_flows import digits_steps as steps
 from plugin_core import BatchInferSpec, RunConfig, run
-from tests.heads import Memory, OwnHead
 
 BATCH = 1024
 ACTORS = 2

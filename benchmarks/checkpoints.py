@@ -18,9 +18,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from devtools.ray_heads import OwnHead
+from devtools.servers import S3_ENVIRONMENT, environment, s3_server
 from plugin_core import CheckpointConfig, RunConfig, TrainSpec, run
-from tests.heads import OwnHead
-from tests.servers import S3_ENVIRONMENT, environment, s3_server
 
 SHAPES = {"one file": 1, "1,000 files": 1000}
 TIMES = 3

@@ -18,10 +18,10 @@ from prefect import flow
 from rich.console import Console
 from rich.table import Table
 
+from devtools.prefect_server import prefect_server
+from devtools.servers import embedded_head
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from prefect_integration import train
-from tests.e2e.prefect_server import prefect_server
-from tests.servers import embedded_head
 
 
 def train_loop(config: dict[str, Any]) -> None:

@@ -17,10 +17,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from devtools.chaos import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from devtools.servers import environment
 from plugin_core import FailureConfig, LocalCluster
 from plugin_core.clusters import local_head
-from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
-from tests.servers import environment
 
 STEP_S = 0.2
 EVERY = 5

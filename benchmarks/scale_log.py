@@ -17,10 +17,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from devtools.servers import embedded_head
 from plugin_core import LocalCluster
 from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.supervisor.job_log import JobLog
-from tests.servers import embedded_head
 
 TICK_S, IDLE_S = 0.002, 15.0
 #: Prints MEGABYTES of lines of 100 characters, each another, then waits.

@@ -16,10 +16,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from devtools.servers import embedded_head
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
-from tests.servers import embedded_head
 
 #: What the processes are called.
 NAMES = {"driver": "plugin_core.driver.attempt", "controller": "TrainController"}

@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from devtools.servers import embedded_head, mlflow_server
 from plugin_core import MLflow, RunConfig, ScalingConfig, TensorBoard, TrainSpec, run
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
-from tests.servers import embedded_head, mlflow_server
 
 
 def train_loop(config: dict[str, Any]) -> None:

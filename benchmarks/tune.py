@@ -15,9 +15,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from devtools.ray_heads import OwnHead
 from example_flows import digits_steps as steps
 from plugin_core import RunConfig, TrainSpec, TuneSpec, run
-from tests.heads import OwnHead
 
 EPOCHS = 4
 AT_ONCE = 2

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from devtools.ray_heads import OwnHead
+from devtools.servers import embedded_head, s3_server
 from plugin_core import LocalCluster
 from plugin_core.clusters.local_head import Head
 from plugin_core.storage.location import be_patient
-from tests.clouds import azurite, gcs_server
-from tests.heads import OwnHead
-from tests.servers import embedded_head, s3_server
+from tests.support.clouds import azurite, gcs_server
 
 # a suite that a shell started in the background ignores SIGINT, and so would every program that a test interrupts
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.tools import Proxy, Trail
+from devtools.chaos import Proxy, Trail
 
 ROOT = Path(__file__).parents[2]
 

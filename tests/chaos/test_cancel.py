@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from devtools.chaos import Proxy, Running, Trail, drivers, nothing_left, spec_at, wait_until
 from plugin_core import LocalCluster, RayCluster, ScalingConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import StepCancelledError
 from plugin_core.supervisor.supervisor import acancel, run_sync
-from tests.chaos.tools import Proxy, Running, Trail, drivers, nothing_left, spec_at, wait_until
 
 ONE = ScalingConfig(num_workers=1)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from devtools.chaos import spec_at, wait_until
 from plugin_core.runs.directory import RunDir
 from tests.chaos.conftest import Trail
-from tests.chaos.tools import spec_at, wait_until
-from tests.namespaces import CONTAINER, needs_namespaces, on_host
+from tests.support.namespaces import CONTAINER, needs_namespaces, on_host
 
 CODE = """
 import sys
 from plugin_core import LocalCluster, run
 from pathlib import Path
-from tests.chaos.tools import spec_at
+from devtools.chaos import spec_at
 from plugin_core.clusters import local_head
 
 spec = spec_at(sys.argv[1], Path(sys.argv[2]), loop={"steps": 12}, limits=eval(sys.argv[3]))

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import Running, Trail, drivers, nothing_left, spec_at, wait_until
 from plugin_core import FailureConfig, LocalCluster, ScalingConfig
 from plugin_core.errors import InfrastructureError, StepTimeoutError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import CheckpointConfig
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
-from tests.chaos.tools import Running, Trail, drivers, nothing_left, spec_at, wait_until
 
 ONE = ScalingConfig(num_workers=1)
 

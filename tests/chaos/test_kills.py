@@ -7,10 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from plugin_core import LocalCluster, ScalingConfig
-from plugin_core.clusters import local_head
-from plugin_core.clusters.local_head import Head
-from tests.chaos.tools import (
+from devtools.chaos import (
     EVERY,
     Running,
     Trail,
@@ -22,8 +19,11 @@ from tests.chaos.tools import (
     spec_at,
     wait_until,
 )
-from tests.heads import OwnHead
-from tests.servers import environment
+from devtools.ray_heads import OwnHead
+from devtools.servers import environment
+from plugin_core import LocalCluster, ScalingConfig
+from plugin_core.clusters import local_head
+from plugin_core.clusters.local_head import Head
 
 
 def test_a_worker_the_controller_and_the_driver_are_killed_in_one_run(

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
+from devtools.ray_heads import OwnHead
 from plugin_core import RayCluster, ScalingConfig
 from plugin_core.clusters import jobs_api
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.errors.plain_text import plain
-from tests.chaos.tools import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
-from tests.heads import OwnHead
 
 
 @pytest.mark.parametrize("mode", ["black hole", pytest.param(500, marks=pytest.mark.slow)])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devtools.chaos import Running, Trail, nothing_left, spec_at, wait_until
+from devtools.ray_heads import OwnHead
 from plugin_core import ScalingConfig
-from tests.chaos.tools import Running, Trail, nothing_left, spec_at, wait_until
-from tests.heads import OwnHead
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     spec = spec_at(
         tmp_path,
         trail.file,
-        train_loop_per_worker="tests.chaos.loops:noticing",
+        train_loop_per_worker="devtools.loops:noticing",
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
         loop={"steps": 90, "step_s": 0.3},
     )
@@ -56,7 +56,7 @@ def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head
     spec = spec_at(
         tmp_path,
         trail.file,
-        train_loop_per_worker="tests.chaos.loops:noticing",
+        train_loop_per_worker="devtools.loops:noticing",
         scaling_config=ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=3.0),
         loop={"steps": 60, "step_s": 0.5, "always": True},
     )

@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core import ScalingConfig
-from plugin_core.clusters.fake import FakeCluster
-from plugin_core.clusters.local_head import Head
-from plugin_core.runs.directory import RunDir
-from tests.chaos.tools import (
+from devtools.chaos import (
     Trail,
     counting_drivers,
     nothing_left,
@@ -20,6 +16,10 @@ from tests.chaos.tools import (
     spec_at,
     wait_until,
 )
+from plugin_core import ScalingConfig
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.local_head import Head
+from plugin_core.runs.directory import RunDir
 
 ROOT = Path(__file__).parents[2]
 ONE = ScalingConfig(num_workers=1)

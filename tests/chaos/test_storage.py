@@ -10,14 +10,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from devtools.chaos import Proxy, Running, Trail, drivers, kill, spec_at
 from plugin_core import LocalCluster, ScalingConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.driver.fenced_filesystem import SNAPSHOT
 from plugin_core.errors import StorageFullError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
-from tests.chaos.tools import Proxy, Running, Trail, drivers, kill, spec_at
-from tests.clouds import AZURE_VARIABLE, GCS_VARIABLE
+from tests.support.clouds import AZURE_VARIABLE, GCS_VARIABLE
 
 ONE = ScalingConfig(num_workers=1)
 

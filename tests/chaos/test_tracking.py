@@ -8,13 +8,13 @@ from typing import Any
 import mlflow
 import pytest
 
+from devtools.chaos import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from devtools.servers import mlflow_server
 from plugin_core import Comet, LocalCluster, MLflow, TensorBoard, WandB
 from plugin_core.clusters.local_head import Head
 from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.tracking.replay import replay
-from tests.chaos.tools import Running, Trail, controllers, drivers, kill, spec_at, wait_until
-from tests.servers import mlflow_server
-from tests.tracking import comet_metric, history, run_id_of, tensorboard_events, wandb_records
+from tests.support.trackers import comet_metric, history, run_id_of, tensorboard_events, wandb_records
 
 STEPS = 15
 LOOP = {"steps": STEPS, "report_all": True}

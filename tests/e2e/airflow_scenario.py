@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.testing import AirflowServer
+from devtools.chaos import Trail, nothing_left, wait_until
 from plugin_core.runs.directory import RunDir, run_name
-from tests.chaos.tools import Trail, nothing_left, wait_until
 
 STEPS = 6
 

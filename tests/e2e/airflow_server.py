@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from airflow_provider.testing import AirflowServer
+from devtools.chaos import Proxy
+from devtools.servers import variable_of
 from plugin_core.clusters.local_head import Head
-from tests.chaos.tools import Proxy
-from tests.servers import variable_of
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 
+from devtools.prefect_server import prefect_server
 from plugin_core.clusters.local_head import Head
-from tests.e2e.prefect_server import prefect_server
 
 if importlib.util.find_spec("airflow"):  # not in the environment of `make test-prefect-latest`
     from tests.e2e.airflow_scenario import scenario as scenario

@@ -13,6 +13,7 @@ from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 from pydantic import SecretStr
 
+from devtools import steps
 from example_flows.tables import write_tables
 from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
 from plugin_core.errors import ClusterUnreachableError
@@ -28,7 +29,6 @@ from prefect_integration import (
     report_ray_jobs,
     train,
 )
-from tests import steps_for_tests as steps
 
 
 def training(storage: str, **config: Any) -> TrainSpec:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider.testing import AirflowServer
+from devtools.chaos import wait_until
 from plugin_core import LocalCluster
 from plugin_core.clusters.jobs_api import JobInfo
 from plugin_core.runs.directory import RunDir, run_name
-from tests.chaos.tools import wait_until
 from tests.e2e.airflow_server import dag_of_the_docs
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_provider.testing import AirflowServer
+from devtools.chaos import Proxy, Trail, wait_until
 from plugin_core.runs.directory import RunDir, run_name
-from tests.chaos.tools import Proxy, Trail, wait_until
 from tests.e2e.airflow_scenario import STEPS, Make, Scenario
 
 # ---- re-attach

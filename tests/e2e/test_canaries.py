@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from airflow_provider.testing import AirflowServer
+from devtools.chaos import wait_until
+from devtools.servers import environment
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
-from tests.canaries import CommandLines, canary, found_in, found_under
-from tests.canary_steps import BLOCK, evaluate_fields, infer_fields, train_fields
-from tests.chaos.tools import wait_until
-from tests.servers import environment
+from tests.support.canaries import CommandLines, canary, found_in, found_under
+from tests.support.canary_steps import BLOCK, evaluate_fields, infer_fields, train_fields
 
 ROOT = Path(__file__).parents[2]
 RAYTRAIN = str(Path(sys.executable).with_name("raytrain"))
@@ -162,7 +162,7 @@ def by_prefect(place: Place, api: str) -> None:
     ).save(BLOCK)
 
     def run(what: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "tests.canary_steps", what, place.storage, place.rows]
+        words = [sys.executable, "-m", "tests.support.canary_steps", what, place.storage, place.rows]
         return place.call(words, PREFECT_API_URL=api)
 
     chain = run("chain")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from devtools.chaos import Trail, nothing_left, spec_at, wait_until
 from plugin_core.runs.directory import RunDir
-from tests.chaos.tools import Trail, nothing_left, spec_at, wait_until
 
 pytest.importorskip("dagster")
 pytestmark = pytest.mark.usefixtures("head")

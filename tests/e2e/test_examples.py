@@ -10,7 +10,7 @@ import mlflow
 import pyarrow.parquet
 import pytest
 
-from tests.servers import mlflow_server
+from devtools.servers import mlflow_server
 
 ROOT = Path(__file__).resolve().parents[2]
 

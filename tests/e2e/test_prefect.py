@@ -217,7 +217,7 @@ def block(client: SyncPrefectClient, head: Head) -> None:
 def test_a_flow_runs_on_a_cluster_block_and_triggers_a_job_block(flows: Flows, block: None) -> None:
     assert RayCluster.load("prod").test().startswith("Ray 2.")
     job = training(str(flows.storage)).to_json()
-    job = {**job, "train_loop_per_worker": "tests.steps_for_tests:counting_loop"}
+    job = {**job, "train_loop_per_worker": "devtools.steps:counting_loop"}
     RayTrainJob(spec=job, cluster=RayCluster.load("prod"), key="job").save("job", overwrite=True)
     # by name alone, as `Block.load` does it for whoever has not imported the class
     assert isinstance(Block.load("ray-cluster/prod"), RayCluster)

@@ -8,13 +8,13 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter
 
+from devtools.steps import counting_loop, evaluate
 from plugin_core import Evaluation, ModelVersion, RetrainSpec, RunConfig, TrainSpec, TuneSpec, best_train_spec, get_model
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import PromotionRefusedError
 from plugin_core.registry.api import open_registry
 from plugin_core.specs.results import EvaluationResult, RetrainResult, RunRef, TuneResult
 from prefect_integration import aretrain, atune, promote, retrain, rollback, tune
-from tests.steps_for_tests import counting_loop, evaluate
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 

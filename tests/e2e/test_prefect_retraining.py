@@ -21,8 +21,8 @@ from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.events import emit_event
 from prefect.variables import Variable
 
+from devtools.servers import variable_of
 from tests.e2e.prefect_runs import ROOT, SETTINGS, Process, Run, wait_until
-from tests.servers import variable_of
 
 pytestmark = pytest.mark.slow
 QUICK = {"epochs": 3, "min_accuracy": 0.1}

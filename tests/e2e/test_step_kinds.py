@@ -68,7 +68,7 @@ def test_from_prefect(fields: dict[str, Any]) -> None:
 def test_from_airflow(fields: dict[str, Any]) -> None:
     pytest.importorskip("airflow")
     from airflow_provider.operators import RayStepOperator
-    from tests.unit.airflow_tasks import task_instance
+    from tests.support.airflow_tasks import task_instance
 
     operator = RayStepOperator(task_id="count", spec={**fields, "keep": even}, ray_conn_id=None, deferrable=False)
     assert operator.execute({"ti": task_instance()})["metrics"] == {"rows": 5}

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.fuzz.case import Case, Refused
 
 NOBODY = "http://127.0.0.1:1"
-_SPEC = "framework: python\ntrain_loop_per_worker: tests.steps_for_tests:counting_loop\n"
+_SPEC = "framework: python\ntrain_loop_per_worker: devtools.steps:counting_loop\n"
 
 
 def _lines(*more: str) -> bytes:

@@ -212,7 +212,7 @@ ODD: dict[str, Callable[[Path], None]] = {
 def _files() -> dict[str, dict[str, Any]]:
     """The files of a run that succeeded, as they are written; a test sees to it that they are read as such."""
     run = {"uri": "/runs/run", "name": "run", "attempt": 1}
-    loop = "tests.steps_for_tests:counting_loop"
+    loop = "devtools.steps:counting_loop"
     spec = {"kind": "train", "framework": "python", "train_loop_per_worker": loop, "run_config": {"name": "run"}}
     job = {"submission_id": "rt-1-g1-a1-0", "nonce": "0", "address": NOBODY, "incarnation": "s", "generation": 1}
     record = {"schema": 1, "kind": "train", "code": "0", "python": "3.11.1", "payload": False, "sources": False}

@@ -52,7 +52,7 @@ _LOOP = {
     "kind": "train",
     "run_config": {"name": "run"},
     "framework": "torch",
-    "train_loop_per_worker": "tests.steps_for_tests:counting_loop",
+    "train_loop_per_worker": "devtools.steps:counting_loop",
     "train_loop_config": {"lr": 0.1, "layers": [64, 32]},
     "scaling_config": {"num_workers": 2, "resources_per_worker": {"CPU": 1}, "label_selector": {"zone": "a"}},
     "torch_config": {"backend": "gloo"},

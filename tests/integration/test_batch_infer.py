@@ -14,13 +14,13 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
+from devtools.chaos import Running, drivers, kill, wait_until
+from devtools.ray_heads import Memory, OwnHead
 from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, TrainSpec, run, save_preprocessor
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.output_folder import COMMIT
 from plugin_core.supervisor.follower import Event
-from tests.chaos.tools import Running, drivers, kill, wait_until
-from tests.heads import Memory, OwnHead
 
 
 class Doubler:

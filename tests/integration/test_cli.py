@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devtools.chaos import wait_until
 from plugin_core.clusters.local_head import Head
 from plugin_core.specs.parse import parse_result
-from tests.chaos.tools import wait_until
 
 CODE = """
 import neighbour
@@ -101,7 +101,7 @@ def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) 
 def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
     spec = {
         "framework": "python",
-        "train_loop_per_worker": "tests.steps_for_tests:counting_loop",
+        "train_loop_per_worker": "devtools.steps:counting_loop",
         "train_loop_config": {"epochs": 10, "sleep_s": 0.5},
     }
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(spec))

@@ -11,10 +11,10 @@ from plugin_core import RunConfig, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.storage import proof
 from plugin_core.storage.location import Location
-from tests.clouds import AZURE_VARIABLE
 from tests.integration.test_s3 import refused
-from tests.storage_contract import StorageContract
-from tests.unit.fake_steps import spec_at
+from tests.support.clouds import AZURE_VARIABLE
+from tests.support.fake_steps import spec_at
+from tests.support.storage_contract import StorageContract
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import ray
 
+from devtools.chaos import Running, wait_until
+from devtools.ray_heads import OwnHead
 from example_flows.frameworks import NAMES, example, installed
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, execute, run
 from plugin_core.driver.train.frameworks.world import WorldError
@@ -15,10 +17,8 @@ from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.specs.results import TrainResult
-from tests import framework_loops
-from tests.chaos.tools import Running, wait_until
-from tests.framework_table import INELASTIC
-from tests.heads import OwnHead
+from tests.support import framework_loops
+from tests.support.framework_table import INELASTIC
 
 #: The examples whose training is declared: round by round, the datasets in the spec.
 TREES = ("xgboost", "lightgbm")
@@ -38,7 +38,7 @@ def need(name: str) -> None:
 
 
 def spec_of(name: str, folder: Path, around: str, epochs: int) -> TrainSpec:
-    """The example's spec, with a loop of `tests.framework_loops` around its own."""
+    """The example's spec, with a loop of `tests.support.framework_loops` around its own."""
     spec = example(name).SPEC
     config = {**spec.train_loop_config, "epochs": epochs}
     loop, fields = spec.train_loop_per_worker, {}
@@ -58,7 +58,7 @@ def spec_of(name: str, folder: Path, around: str, epochs: int) -> TrainSpec:
     return spec.model_copy(
         update={
             **fields,
-            "train_loop_per_worker": f"tests.framework_loops:{around}",
+            "train_loop_per_worker": f"tests.support.framework_loops:{around}",
             "train_loop_config": given,
             "run_config": RunConfig(name=name, storage_path=str(folder)),
         }
@@ -175,7 +175,7 @@ def test_workers_that_train_alone_fail_with_what_to_change(
     need(framework)
     spec = TrainSpec(
         framework=framework,
-        train_loop_per_worker=f"tests.framework_loops:{loop}",
+        train_loop_per_worker=f"tests.support.framework_loops:{loop}",
         train_loop_config={"folder": str(tmp_path / "out")},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(name="alone", storage_path=str(tmp_path)),

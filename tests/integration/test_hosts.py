@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import Running, wait_until
+from devtools.servers import s3_server
 from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
-from tests.chaos.tools import Running, wait_until
-from tests.hosts import Hosts, available
-from tests.servers import s3_server
+from tests.support.hosts import Hosts, available
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from devtools.chaos import Trail, spec_at
 from plugin_core import KubeRayCluster, KubeRaySettings, run
 from plugin_core.clusters.local_head import Head
-from tests.chaos.tools import Trail, spec_at
-from tests.fake_kubernetes import FakeKubernetes
+from tests.support.fake_kubernetes import FakeKubernetes
 
 
 @pytest.mark.slow

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from devtools.servers import alive
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
-from tests.namespaces import needs_namespaces, on_host, with_clock_set_by
-from tests.servers import alive
+from tests.support.namespaces import needs_namespaces, on_host, with_clock_set_by
 
 
 def test_it_is_shared_between_processes(head: Head) -> None:

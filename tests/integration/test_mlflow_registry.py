@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from devtools.servers import mlflow_server
 from plugin_core import get_model, promote, rollback
 from plugin_core.errors import AliasMovedError, SpecError, StorageError
 from plugin_core.registry.api import open_registry
 from plugin_core.storage.location import Location
-from tests.servers import mlflow_server
 
 
 @pytest.fixture(scope="module", params=["mlflow", "s3"])

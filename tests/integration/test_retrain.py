@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from devtools.chaos import Running, drivers, kill, wait_until
+from devtools.steps import save
 from plugin_core import Evaluation, LocalCluster, RetrainSpec, RunConfig, TrainSpec, get_model, promote, rollback, run
 from plugin_core.driver.retrain import part_name
 from plugin_core.errors import LeaseHeldError, SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
-from tests.chaos.tools import Running, drivers, kill, wait_until
-from tests.steps_for_tests import save
 
 
 def loop(config: dict[str, Any]) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import boto3
 import pytest
 
+from devtools.servers import s3_server
 from plugin_core import RunConfig, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError, StorageError
 from plugin_core.storage.location import Location
-from tests.servers import s3_server
-from tests.storage_contract import StorageContract
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
+from tests.support.storage_contract import StorageContract
 
 
 class TestS3(StorageContract):

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from devtools.chaos import wait_until
 from plugin_core import DatasetConfig, RayCluster, RunConfig, TrainSpec, run
 from plugin_core.clusters.jobs_api import ApiError, JobsClient
 from plugin_core.clusters.local_head import Head
@@ -22,8 +23,7 @@ from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.errors import ClusterUnreachableError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.supervisor import acancel, run_sync
-from tests.canaries import CommandLines, canary, found_in, found_under
-from tests.chaos.tools import wait_until
+from tests.support.canaries import CommandLines, canary, found_in, found_under
 
 READ_BY_A_CHILD = "import os, pathlib; print(pathlib.Path(os.environ['SERVICE_FILE']).read_text('utf-8'), end='')"
 
@@ -117,7 +117,7 @@ def test_secrets_reach_every_process_of_a_job_and_nothing_that_others_read(tmp_p
         "train",
         loop,
         datasets={"train": DatasetConfig(function=rows)},
-        runtime_env={"env_vars": {"OTHER": "spec's"}, "worker_process_setup_hook": "tests.canaries.users_hook"},
+        runtime_env={"env_vars": {"OTHER": "spec's"}, "worker_process_setup_hook": "tests.support.canaries.users_hook"},
         run_config={"worker_runtime_env": {"env_vars": {"THIRD": "workers'"}}},
     )
     with CommandLines() as commands:

@@ -14,6 +14,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
+from devtools import steps
 from plugin_core import (
     BatchInferSpec,
     EvaluateSpec,
@@ -31,14 +32,13 @@ from plugin_core.runs.journal import read_reports
 from plugin_core.specs import CheckpointConfig, FailureConfig
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
-from tests import steps_for_tests
 
 
 def train_spec(storage: str, name: str = "train", **fields: Any) -> TrainSpec:
     run_config = RunConfig(name=name, storage_path=storage, **fields.pop("run_config", {}))
     defaults: dict[str, Any] = {
         "framework": "python",
-        "train_loop_per_worker": "tests.steps_for_tests:counting_loop",
+        "train_loop_per_worker": "devtools.steps:counting_loop",
         "train_loop_config": {"epochs": 3},
     }
     return TrainSpec(**{**defaults, **fields, "run_config": run_config})
@@ -60,7 +60,7 @@ def chain(storage: str, rows: Path, cluster: Any) -> None:
 
     evaluated = run(
         EvaluateSpec(
-            evaluate=steps_for_tests.evaluate,
+            evaluate=steps.evaluate,
             checkpoint=trained,
             dataset=str(rows),
             thresholds={"epoch": {"min": 2}, "rows": {"max": 3}},
@@ -74,7 +74,7 @@ def chain(storage: str, rows: Path, cluster: Any) -> None:
 
     inferred = run(
         BatchInferSpec(
-            predictor="tests.steps_for_tests:Predictor",
+            predictor="devtools.steps:Predictor",
             checkpoint=trained.reference().to_json(),
             dataset=str(rows),
             config={"offset": 100},
@@ -125,7 +125,7 @@ def test_a_killed_worker_resumes_from_its_checkpoint(tmp_path: Path, cluster: Lo
 def test_after_success_the_stored_result_is_returned_and_another_spec_is_refused(
     tmp_path: Path, cluster: LocalCluster
 ) -> None:
-    spec = train_spec(str(tmp_path), train_loop_per_worker=steps_for_tests.loop_without_checkpoints)
+    spec = train_spec(str(tmp_path), train_loop_per_worker=steps.loop_without_checkpoints)
     first = run(spec, cluster)
     assert first.metrics == {"epoch": 2, "world": 1}, "the last report counts, also where none had a checkpoint"
     assert first.checkpoint is None
@@ -202,7 +202,7 @@ def test_execute_runs_the_same_step_in_this_process(tmp_path: Path) -> None:
     """In a process of its own, since it starts a Ray there; a second call returns what the first stored."""
     code = f"""
 from plugin_core import RunConfig, TrainSpec, execute
-spec = TrainSpec(framework="python", train_loop_per_worker="tests.steps_for_tests:loop_without_checkpoints",
+spec = TrainSpec(framework="python", train_loop_per_worker="devtools.steps:loop_without_checkpoints",
                  train_loop_config={{"epochs": 2}}, run_config=RunConfig(name="here", storage_path={str(tmp_path)!r}))
 first = execute(spec)
 assert execute(spec) == first
@@ -240,7 +240,7 @@ def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, cluster: Loc
     spec = train_spec(
         str(tmp_path),
         framework="torch",
-        train_loop_per_worker=steps_for_tests.torch_loop,
+        train_loop_per_worker=steps.torch_loop,
         scaling_config=ScalingConfig(num_workers=2),
     )
     result = run(spec, cluster)

@@ -6,9 +6,9 @@ from typing import Any
 import mlflow
 import pytest
 
+from devtools.servers import mlflow_server
+from devtools.steps import save
 from plugin_core import EvaluateSpec, LocalCluster, MLflow, RunConfig, TrainSpec, TuneSpec, run
-from tests.servers import mlflow_server
-from tests.steps_for_tests import save
 
 
 def loop(config: dict[str, Any]) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import mlflow
 import pytest
 
+from devtools.servers import mlflow_server
+from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, RunRef, TensorBoard, TrainResult, TrainSpec, WandB
 from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import InfrastructureError, SpecError
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.tracking.replay import replay
-from tests.servers import mlflow_server
-from tests.steps_for_tests import counting_loop
-from tests.tracking import comet_metric, history, run_id_of, tensorboard_events, wandb_records
+from tests.support.trackers import comet_metric, history, run_id_of, tensorboard_events, wandb_records
 
 #: As two attempts leave it: the first was killed after its checkpoint 3 and two reports more, which the second repeats.
 INDICES = [1, 2, 3, 4, 5, 4, 5, 6, 7]

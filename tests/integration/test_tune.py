@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import Running, drivers, kill, wait_until
+from devtools.steps import restore, save
 from plugin_core import LocalCluster, RunConfig, TrainSpec, TuneSpec, best_train_spec, run
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
-from tests.chaos.tools import Running, drivers, kill, wait_until
-from tests.steps_for_tests import restore, save
 
 
 def loop(config: dict[str, Any]) -> None:

@@ -24,13 +24,13 @@ from airflow_provider import base, listener, triggers
 from airflow_provider.common import RUN_KEY, over
 from airflow_provider.hooks import RayJobsHook
 from airflow_provider.triggers import RayStepTrigger
+from devtools.chaos import wait_until
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import ClusterUnreachableError, UserCodeError
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.supervisor.supervisor import run_sync
-from tests.chaos.tools import wait_until
-from tests.unit.airflow_tasks import TOKEN, task_instance, train_operator
-from tests.unit.airflow_tasks import fake as fake
+from tests.support.airflow_tasks import TOKEN, task_instance, train_operator
+from tests.support.airflow_tasks import fake as fake
 
 # ---- execute, defer, resume
 

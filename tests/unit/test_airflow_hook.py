@@ -12,8 +12,8 @@ from airflow_provider.hooks import RayJobsHook
 from plugin_core import KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
-from tests.unit.airflow_tasks import TOKEN
-from tests.unit.airflow_tasks import fake as fake
+from tests.support.airflow_tasks import TOKEN
+from tests.support.airflow_tasks import fake as fake
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> RayJobsHook:

@@ -40,8 +40,8 @@ from plugin_core import CheckpointRef, Evaluation, TrainSpec
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
 from plugin_core.specs import StepSpec
-from tests.unit.airflow_tasks import TOKEN, loop, task_instance, train_operator
-from tests.unit.airflow_tasks import fake as fake
+from tests.support.airflow_tasks import TOKEN, loop, task_instance, train_operator
+from tests.support.airflow_tasks import fake as fake
 
 
 class Predictor:

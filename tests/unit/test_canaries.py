@@ -4,7 +4,7 @@ import gzip
 import zipfile
 from pathlib import Path
 
-from tests.canaries import canary, escaped, found_in, found_under
+from tests.support.canaries import canary, escaped, found_in, found_under
 
 
 def test_a_canary_is_found_in_every_form_and_no_other_one() -> None:

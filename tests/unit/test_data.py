@@ -12,7 +12,7 @@ from plugin_core.errors import SpecError
 from plugin_core.runs.dataset_fingerprint import dataset_fingerprint
 from plugin_core.specs import SplitConfig
 from plugin_core.supervisor.preflight import check_functions_and_data
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 ROWS = [{"id": number, "name": f"n{number}", "pixels": np.full(4, number, dtype=np.float32)} for number in range(2000)]
 

@@ -26,7 +26,7 @@ from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs import Limits, RunConfig, TrainSpec
 from plugin_core.storage.location import Location
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 
 
 class Watched:
@@ -157,7 +157,7 @@ def test_the_copies_of_the_users_modules_are_on_the_path_for_the_attempt_alone(t
     during: list[str] = []
 
     def connect(runtime_env: dict[str, Any]) -> None:
-        during.extend(entry for entry in sys.path if Path(entry, "tests", "steps_for_tests.py").is_file())
+        during.extend(entry for entry in sys.path if Path(entry, "devtools", "steps.py").is_file())
         raise InfrastructureError("no Ray here")
 
     with pytest.raises(InfrastructureError, match="no Ray here"):

@@ -12,7 +12,7 @@ from plugin_core.errors import UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor import ending
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 
 def test_the_listener_gets_log_reports_and_decisions(tmp_path: Path) -> None:

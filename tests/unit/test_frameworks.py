@@ -19,7 +19,7 @@ from plugin_core.runs.spec_record import changed_fields, make_record
 from plugin_core.specs.extras import require
 from plugin_core.specs.frameworks import FRAMEWORKS
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 DATA = {"train": "train.parquet"}
 DECLARED = {"params": {}, "label_column": "y", "datasets": DATA, "train_loop_per_worker": None}
 ZERO = {"zero_optimization": {"stage": 3}}

@@ -134,7 +134,7 @@ def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path,
     [
         ("no_such_module_x:loop", "no module named 'no_such_module_x' here"),
         ("tests.no_such:loop", "no module named 'tests.no_such' here; 'tests' is /"),
-        ("tests.steps_for_tests:no_loop", "tests.steps_for_tests has no 'no_loop'"),
+        ("devtools.steps:no_loop", "devtools.steps has no 'no_loop'"),
     ],
 )
 def test_a_function_that_cannot_be_imported_is_refused_without_importing(reference: str, words: str) -> None:
@@ -166,8 +166,8 @@ def test_steps_in_threads_pickle_their_functions_at_the_same_time() -> None:
     """cloudpickle's list of modules by value is one for the process: a thread must not take another's away."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from devtools.steps import counting_loop
     from plugin_core.specs.functions import pickle_functions
-    from tests.steps_for_tests import counting_loop
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

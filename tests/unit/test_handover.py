@@ -22,7 +22,7 @@ from plugin_core.supervisor.decide import Do, Job, Observed, decide
 from plugin_core.supervisor.follower import Event
 from plugin_core.supervisor.supervisor import JOB_VARIABLES, Supervisor, prepare, run_sync
 from plugin_core.tracking.subject import _params
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 SECRETS = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
 FILES = {"DATABRICKS_CONFIG_FILE": "token = hunter2"}

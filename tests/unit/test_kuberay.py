@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import wait_until
 from plugin_core import KubeRayCluster, KubeRaySettings, run
 from plugin_core.clusters import base, kuberay
 from plugin_core.clusters.doctor import describe_cluster
@@ -16,9 +17,8 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.supervisor import cancel
-from tests.chaos.tools import wait_until
-from tests.fake_kubernetes import FakeKubernetes
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_kubernetes import FakeKubernetes
+from tests.support.fake_steps import spec_at
 
 SETTINGS = KubeRaySettings(image="registry/train:1", workers=2, cpus=8, gpus=1, memory="32Gi", env_from_secret="s3")
 

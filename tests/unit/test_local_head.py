@@ -21,8 +21,8 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import observer
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
-from tests.namespaces import CONTAINER, needs_namespaces, on_host, with_clock_set_by
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
+from tests.support.namespaces import CONTAINER, needs_namespaces, on_host, with_clock_set_by
 
 KEEPER = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_SH); print(flush=True); input()"
 

@@ -23,7 +23,7 @@ from plugin_core.specs import Limits, TrainSpec
 from plugin_core.storage import ownership
 from plugin_core.supervisor.supervisor import Supervisor, run_sync
 from plugin_core.tracking.mlflow import MLflowBackend
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 NOBODY = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a second user")

@@ -16,10 +16,10 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
+from devtools.chaos import wait_until
 from plugin_core import CheckpointRef
 from plugin_core.errors import SpecError, StorageError
 from plugin_core.storage import checkpoint_manifest
-from tests.chaos.tools import wait_until
 
 SPAWN = multiprocessing.get_context("spawn")
 FILES = {f"{number}.bin": bytes([number]) * 50_000 for number in range(8)}

@@ -15,7 +15,7 @@ from plugin_core.storage.location import Location
 from plugin_core.supervisor.decide import Do, Job, decide
 from plugin_core.supervisor.observer import Look, Observer
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 
 def test_a_heartbeat_is_not_silent_because_querying_the_cluster_took_long(

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from prefect.states import Failed
 
+from devtools.steps import counting_loop
 from plugin_core import EvaluateSpec, Limits, RunConfig, TrainSpec
 from plugin_core.errors import (
     ClusterUnreachableError,
@@ -20,7 +21,6 @@ from plugin_core.errors import (
     UserCodeError,
 )
 from prefect_integration import identity, step, tasks
-from tests.steps_for_tests import counting_loop
 
 HEAVY = ("ray", "torch", "pandas", "mlflow")
 ROOT = UUID("11111111-1111-1111-1111-111111111111")
@@ -115,7 +115,7 @@ def test_how_long_to_wait_is_no_part_of_the_name(inside: Any) -> None:
 
 def test_steps_of_two_kinds_have_two_names(inside: Any) -> None:
     inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
-    evaluation = EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint="/checkpoint")
+    evaluation = EvaluateSpec(evaluate="devtools.steps:evaluate", checkpoint="/checkpoint")
     assert name(evaluation).startswith(f"{ROOT}--evaluate-")
 
 

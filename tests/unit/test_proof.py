@@ -12,7 +12,7 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
 from plugin_core.storage import proof
 from plugin_core.storage.location import Location
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 
 @pytest.fixture(autouse=True)

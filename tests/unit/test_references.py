@@ -30,7 +30,7 @@ from plugin_core.registry.api import open_registry
 from plugin_core.runs.directory import RunDir
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.supervisor import run
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 ODD = 'it\'s a $HOME #1? `id` "q" ü; & ' + "n" * 200
 

@@ -16,7 +16,7 @@ from plugin_core.runs.pins import pin, pinned, unpin
 from plugin_core.specs import RunConfig, TrainSpec
 from plugin_core.storage.location import Location
 
-SPEC = {"framework": "python", "train_loop_per_worker": "tests.steps_for_tests:counting_loop"}
+SPEC = {"framework": "python", "train_loop_per_worker": "devtools.steps:counting_loop"}
 
 
 @pytest.fixture

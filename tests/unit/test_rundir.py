@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from devtools.steps import counting_loop
 from plugin_core import RunConfig, ScalingConfig, TrainSpec
 from plugin_core.errors import PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, Intent, RunDir, run_name
 from plugin_core.specs import FailureConfig, Limits
 from plugin_core.specs.results import RunRef, TrainResult
 from plugin_core.storage.location import Location
-from tests.steps_for_tests import counting_loop
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 
 
 def spec_at(tmp_path: Path, **fields: object) -> TrainSpec:

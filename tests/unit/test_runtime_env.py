@@ -14,7 +14,7 @@ from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.follower import Event
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 SECRETS = {"WANDB_API_KEY": "hunter2"}
 

@@ -10,7 +10,7 @@ import yaml
 from plugin_core import CheckpointRef, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, load_spec, parse_spec
 from plugin_core.errors import SpecError
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 
 BAD = {
     "unknown field": ({"frobnicate": 1}, "frobnicate: unknown field, got 1; expected"),
@@ -106,13 +106,13 @@ def test_a_relative_path_means_the_folder_where_the_spec_was_made(tmp_path: Path
 
 def test_a_train_result_stands_for_its_checkpoint() -> None:
     result = {"kind": "train", "checkpoint": {"uri": "/runs/a/checkpoint_1"}, "run": {}}
-    spec = EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint=result)
+    spec = EvaluateSpec(evaluate="devtools.steps:evaluate", checkpoint=result)
     assert spec.checkpoint == CheckpointRef(uri="/runs/a/checkpoint_1")
 
 
 def test_a_train_result_without_a_checkpoint_is_refused_as_one() -> None:
     with pytest.raises(SpecError, match="the train result given has no checkpoint"):
-        EvaluateSpec(evaluate="tests.steps_for_tests:evaluate", checkpoint={"kind": "train", "checkpoint": None})
+        EvaluateSpec(evaluate="devtools.steps:evaluate", checkpoint={"kind": "train", "checkpoint": None})
 
 
 @pytest.mark.parametrize("name", ["ScalingConfig", "RunConfig", "CheckpointConfig", "FailureConfig"])

@@ -15,7 +15,7 @@ from plugin_core.runs.fence import Fence
 from plugin_core.storage.filesystems import backend
 from plugin_core.storage.fsspec_backend import FSSPEC
 from plugin_core.storage.location import Location
-from tests.storage_contract import StorageContract
+from tests.support.storage_contract import StorageContract
 
 
 class TestLocal(StorageContract):

@@ -18,7 +18,7 @@ from plugin_core.specs.base import Model
 from plugin_core.specs.fields import MAX_PROCESSES
 from plugin_core.specs.step import in_sum
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 TRAIN: dict[str, Any] = {"framework": "python", "train_loop_per_worker": LOOP}
 EVALUATE: dict[str, Any] = {"kind": "evaluate", "evaluate": "a:b", "checkpoint": "/runs/a/checkpoint_1"}
 JUDGED: dict[str, Any] = {

@@ -25,7 +25,7 @@ from plugin_core.errors import (
 from plugin_core.runs.directory import Intent, RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
-from tests.unit.fake_steps import LOOP, spec_at
+from tests.support.fake_steps import LOOP, spec_at
 
 
 def test_a_step_runs_and_its_result_is_returned(tmp_path: Path) -> None:

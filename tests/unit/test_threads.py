@@ -14,7 +14,7 @@ from plugin_core.storage import threads as sync
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 
 class Hanging:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
@@ -23,7 +24,6 @@ from plugin_core.tracking.mlflow import _names
 from plugin_core.tracking.session import Feeds, make_backend
 from plugin_core.tracking.staged import Staged
 from plugin_core.tracking.subject import Subject
-from tests.steps_for_tests import counting_loop
 
 
 def spec(tracking: Any) -> TrainSpec:
@@ -35,7 +35,7 @@ def test_a_tracker_is_given_by_name_as_a_dict_or_as_itself_and_survives_json() -
     given = ["tensorboard", {"type": "wandb", "mode": "offline"}, Comet(project_name="p")]
     assert spec(given).tracking == [TensorBoard(), WandB(mode="offline"), Comet(project_name="p")]
     assert spec(None).tracking == []
-    kept = TrainSpec(framework="python", train_loop_per_worker="tests.steps_for_tests:counting_loop", tracking=given)
+    kept = TrainSpec(framework="python", train_loop_per_worker="devtools.steps:counting_loop", tracking=given)
     again = parse_spec(json.loads(json.dumps(kept.to_json())))
     assert again.tracking == kept.tracking
 

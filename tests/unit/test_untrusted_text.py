@@ -24,7 +24,7 @@ from plugin_core.storage.location import Location
 from plugin_core.supervisor import report
 from plugin_core.supervisor.follower import Event, Follower
 from prefect_integration import hooks
-from tests.unit.fake_steps import spec_at
+from tests.support.fake_steps import spec_at
 
 
 def test_a_path_in_a_runs_file_is_inside_the_run_or_not_followed(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: P
 
 def test_a_spec_files_name_becomes_a_name_for_the_run(tmp_path: Path) -> None:
     file = tmp_path / "my spec (1).g2.yaml"
-    file.write_text("{framework: python, train_loop_per_worker: 'tests.unit.fake_steps:LOOP'}")
+    file.write_text("{framework: python, train_loop_per_worker: 'tests.support.fake_steps:LOOP'}")
     with FakeCluster() as cluster:
         done = raytrain("run", str(file), "--storage", str(tmp_path / "runs"), "--address", cluster.address)
         assert done.exit_code == 0, done.output

@@ -3,7 +3,7 @@
 from airflow.sdk import dag
 
 from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperator, RayTrainOperator
-from tests.canary_steps import evaluate_fields, infer_fields, train_fields
+from tests.support.canary_steps import evaluate_fields, infer_fields, train_fields
 
 STORAGE, ROWS = "{{ dag_run.conf['storage'] }}", "{{ dag_run.conf['rows'] }}"
 CHECKPOINT = "{{ ti.xcom_pull('train') }}"

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
+from devtools.servers import environment, wait_for_http
 from plugin_core.clusters.local_head_keeper import free_ports
-from tests.servers import environment, wait_for_http
 
 
 @contextlib.contextmanager

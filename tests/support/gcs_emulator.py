@@ -1,4 +1,4 @@
-"""`python -m tests.gcs_emulator PORT`: the emulator of Google Cloud Storage from PyPI, with the bucket "runs".
+"""`python -m tests.support.gcs_emulator PORT`: the emulator of Google Cloud Storage from PyPI, with the bucket "runs".
 
 gcp-storage-emulator 2026.7.19 knows no preconditions: an upload with `ifGenerationMatch=0` replaces what is there. Google's
 servers answer 412, and so does the function here. It also cuts names at their semicolon, which is mended here. With

@@ -1,4 +1,4 @@
-"""python -m tests.framework_table RESULTS.xml: the table of docs/frameworks.md, out of the results of its tests."""
+"""python -m tests.support.framework_table RESULTS.xml: the table of docs/frameworks.md, out of the results of its tests."""
 
 from __future__ import annotations
 

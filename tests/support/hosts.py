@@ -13,9 +13,9 @@ from typing import Self
 
 import psutil
 
+from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
 from plugin_core import RayCluster
 from plugin_core.clusters.local_head import MARK, end_head
-from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 #: Ports may be the same on each host, as on real ones.
 GCS, DASHBOARD = 6379, 8265

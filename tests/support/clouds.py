@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from devtools.servers import environment, wait_for_port
 from plugin_core.clusters.local_head_keeper import free_ports
-from tests.servers import environment, wait_for_port
 
 #: Where `make azurite` installs it.
-AZURITE = Path(__file__).parents[1] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
+AZURITE = Path(__file__).parents[2] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
 #: The variable that holds Azurite's connection string, for storage URIs.
 AZURE_VARIABLE = "AZURITE_CONNECTION"
 #: The variable that holds the way to log in to Google's emulator.
@@ -53,7 +53,7 @@ def azurite(folder: Path) -> Iterator[str]:
 def gcs_server(log: Path, *, conditions: bool = True) -> Iterator[str]:
     """The emulator of Google Cloud Storage with the bucket "runs"; yields a storage URI in it. `conditions`: see there."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tests.gcs_emulator", str(port)] + ["--ignore-conditions"] * (not conditions)
+    command = [sys.executable, "-m", "tests.support.gcs_emulator", str(port)] + ["--ignore-conditions"] * (not conditions)
     with _server(command, log, port, dict(os.environ)), environment({GCS_VARIABLE: "anon", **ALLOWED}):
         yield f"gs://runs/prefix?endpoint_url=http://127.0.0.1:{port}&token=${GCS_VARIABLE}"
 

@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import psutil
 
+from devtools.chaos import wait_until
+from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
 from plugin_core import RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.local_head import MARK, end_head, marked_processes
 from plugin_core.clusters.local_head_keeper import free_ports, ray_head_command, ray_head_environment
-from tests.chaos.tools import wait_until
-from tests.servers import S3_ENVIRONMENT, wait_for_nodes
 
 
 class OwnHead:

@@ -8,7 +8,7 @@ from typing import Any
 
 import ray.train
 
-from tests.steps_for_tests import restore, save
+from devtools.steps import restore, save
 
 
 def note(trail: str, **entry: Any) -> None:

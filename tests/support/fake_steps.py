@@ -6,7 +6,7 @@ from typing import Any
 from plugin_core import RunConfig, TrainSpec
 from plugin_core.specs import Limits
 
-LOOP = "tests.steps_for_tests:counting_loop"
+LOOP = "devtools.steps:counting_loop"
 
 
 def spec_at(tmp_path: Path, **fields: Any) -> TrainSpec:

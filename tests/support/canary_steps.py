@@ -1,5 +1,5 @@
 """The steps of the canaries' chain, as data that every engine takes. The Prefect flow is
-`python -m tests.canary_steps WHAT STORAGE ROWS`.
+`python -m tests.support.canary_steps WHAT STORAGE ROWS`.
 
 WHAT: "chain" trains, evaluates and predicts; "submit" is refused before a job is submitted, "loop" fails in its train loop,
 and "cancel" waits to be cancelled.
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.steps_for_tests import save
+from devtools.steps import save
 
 BLOCK = "canaries"
 
@@ -33,7 +33,7 @@ def loop(config: dict[str, Any]) -> None:
 def train_fields(what: str, storage: str, with_secrets: bool = True) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "framework": "python",
-        "train_loop_per_worker": "tests.canary_steps:loop",
+        "train_loop_per_worker": "tests.support.canary_steps:loop",
         "train_loop_config": {"what": what, "with_secrets": with_secrets},
         "run_config": {"storage_path": storage},
         "limits": {"heartbeat_ttl_s": 10},
@@ -47,7 +47,7 @@ def train_fields(what: str, storage: str, with_secrets: bool = True) -> dict[str
 
 def evaluate_fields(checkpoint: Any, storage: str, rows: str) -> dict[str, Any]:
     return {
-        "evaluate": "tests.steps_for_tests:evaluate",
+        "evaluate": "devtools.steps:evaluate",
         "checkpoint": checkpoint,
         "dataset": rows,
         "run_config": {"storage_path": storage},
@@ -56,7 +56,7 @@ def evaluate_fields(checkpoint: Any, storage: str, rows: str) -> dict[str, Any]:
 
 def infer_fields(checkpoint: Any, storage: str, rows: str) -> dict[str, Any]:
     return {
-        "predictor": "tests.steps_for_tests:Predictor",
+        "predictor": "devtools.steps:Predictor",
         "checkpoint": checkpoint,
         "dataset": rows,
         "run_config": {"storage_path": storage},

@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 
+from devtools.servers import variable_of
 from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters.local_head import MARK
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event
-from tests.servers import variable_of
 
 EVERY = 3
 
@@ -31,7 +31,7 @@ def spec_at(storage: Path | str, trail: Path, name: str = "run", **fields: Any) 
     config = {"steps": 12, "every": EVERY, "step_s": 0.3, "trail": str(trail), **fields.pop("loop", {})}
     limits = {"heartbeat_ttl_s": 6.0, **fields.pop("limits", {})}
     run_config = {"failure_config": FailureConfig(max_failures=2), **fields.pop("run_config", {})}
-    defaults: dict[str, Any] = {"framework": "python", "train_loop_per_worker": "tests.chaos.loops:stepping"}
+    defaults: dict[str, Any] = {"framework": "python", "train_loop_per_worker": "devtools.loops:stepping"}
     return TrainSpec(
         **{**defaults, "scaling_config": ScalingConfig(num_workers=2), **fields},
         train_loop_config=config,
@@ -175,7 +175,7 @@ def kill(process: psutil.Process | int, number: int = signal.SIGKILL) -> None:
 
 
 def orchestrator_command(spec_file: Path, address: str, token: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "tests.chaos.orchestrator", str(spec_file), address, token, *more]
+    return [sys.executable, "-m", "tests.support.orchestrator", str(spec_file), address, token, *more]
 
 
 # ---- the network

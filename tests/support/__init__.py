@@ -1,0 +1,1 @@
+"""What tests share: fakes, contracts, canaries, hosts and clouds. Servers and Ray heads are in `devtools`."""
