@@ -19,14 +19,18 @@ from tests.support.clouds import azurite, gcs_server
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests share a process, and with it a server, where `-n` runs them in several: all of an engine, and those of a
-    module; unit tests share nothing."""
-    for item in items:
-        folder, name = item.path.parent.name, item.path.stem
-        if folder != "unit":
-            engine = next((engine for engine in ("airflow", "prefect") if engine in name), name)
-            item.add_marker(pytest.mark.xdist_group(engine))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests share a process where `-n` runs them in several: those of a file, and all of an engine."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            engines = (engine for engine in ("airflow", "prefect") if f"e2e/test_{engine}" in file)
+            return next(engines, file)
+
+    return ByServer(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,10 @@
 """Cancel, in every phase of a run, twice at once, and while nobody can reach the cluster."""
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +28,16 @@ ONE = ScalingConfig(num_workers=1)
 )
 def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
     """Twice at once; when it returns nothing of the run lives, and a later call goes on where it was."""
-    slow_start = {"pip": ["this-package-is-nowhere"]} if phase == "pending" else {}
+    # an index that takes the connection and never answers: the job is pending until pip gives up
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        options = ["--index-url", f"http://127.0.0.1:{index.getsockname()[1]}/", "--timeout", "20", "--retries", "0"]
+        pip = {"packages": ["this-package-is-nowhere"], "pip_install_options": options}
+        cancel_in(phase, tmp_path, trail, cluster, {"pip": pip} if phase == "pending" else {})
+
+
+def cancel_in(phase: str, tmp_path: Path, trail: Trail, cluster: LocalCluster, runtime_env: dict[str, Any]) -> None:
     loop = {"steps": 200 if phase != "uploading" else 6, "bytes": 2**28 if phase == "uploading" else 0}
-    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop, runtime_env=slow_start)
+    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop, runtime_env=runtime_env)
     running = Running(spec, cluster)
     wait_until(lambda: running.rundir.receipts() == [1])
     if phase == "starting":
