@@ -53,6 +53,7 @@ def test_a_process_that_is_killed_leaves_its_job_and_the_next_one_attaches(tmp_p
     assert f"run directory: {rundir.uri}" in told
 
 
+@pytest.mark.slow
 def test_a_run_that_is_terminated_cancels_its_job(tmp_path: Path, trail: Trail) -> None:
     rundir = begun(tmp_path, trail, 1000)
     process = materialize(tmp_path, "log")
@@ -65,6 +66,7 @@ def test_a_run_that_is_terminated_cancels_its_job(tmp_path: Path, trail: Trail) 
     wait_until(lambda: nothing_left(rundir.uri, trail))
 
 
+@pytest.mark.slow
 def test_a_users_exception_fails_the_run_with_its_message(tmp_path: Path, trail: Trail) -> None:
     spec = spec_at(tmp_path, trail.file, "run", loop={"steps": 4, "every": 2, "die_at": 1, "die_how": "raise"})
     (tmp_path / "spec.json").write_text(spec.model_dump_json())

@@ -190,7 +190,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     made.child("model").write(b"m")
     for fields, words in (
         ({"output_path": str(tmp_path / "out")}, "output_path: got"),
-        ({"key_column": "id"}, "key_column: got 'id', which"),
+        ({"key_column": "id"}, "key_column: got 'id', not found in"),
         (
             {"checkpoint": made.uri, "framework": "torch"},
             "a checkpoint of framework 'xgboost'; expected one of framework 'torch'",

@@ -151,7 +151,7 @@ def test_goes_on_after_a_killed_worker_and_in_another_session_with_other_workers
         (
             "torch",
             "alone_torch",
-            r"no collective operation was called .* joins them: model = ray.train.torch.prepare_model",
+            r"no collective operation was called .* to join them: model = ray.train.torch.prepare_model",
         ),
         pytest.param("lightning", "alone_lightning", "no collective operation .*RayDDPStrategy", marks=pytest.mark.slow),
         pytest.param(
