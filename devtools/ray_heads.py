@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import psutil
 
 from devtools.chaos import wait_until
+from devtools.sampling import Sampler
 from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
 from plugin_core import RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
@@ -99,29 +99,20 @@ class OwnHead:
         shutil.rmtree(self._folder)
 
 
-class Memory:
+class Memory(Sampler):
     """The most that a head's processes take while this runs, in bytes: `private`, what is theirs alone, in sum and more
     than at the beginning; `shared`, the object store."""
 
+    every_s = 0.3
+
     def __init__(self, head: OwnHead):
         self._head = head
-        self._over = threading.Event()
         self._before, _ = self._now()
         self.private = self.shared = 0
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.3):
-            private, shared = self._now()
-            self.private, self.shared = max(self.private, private - self._before), max(self.shared, shared)
+    def sample(self) -> None:
+        private, shared = self._now()
+        self.private, self.shared = max(self.private, private - self._before), max(self.shared, shared)
 
     def _now(self) -> tuple[int, int]:
         private, shared = 0, [0]

@@ -1,4 +1,4 @@
-"""TODO"""
+"""What a model registry stores and what every registry can do."""
 
 from __future__ import annotations
 

@@ -5,14 +5,14 @@ import gzip
 import json
 import os
 import secrets
-import threading
 import urllib.parse
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 import psutil
+
+from devtools.sampling import Sampler
 
 
 def canary(place: str) -> str:
@@ -62,31 +62,22 @@ def _contents(path: Path) -> Iterable[bytes]:
             yield from (archive.read(name) for name in archive.namelist())
 
 
-class CommandLines:
+class CommandLines(Sampler):
     """Reads the command line of every process, again and again, while it is entered: what `ps` shows."""
+
+    every_s = 0.02
 
     def __init__(self) -> None:
         self.seen: set[bytes] = set()
         self.rounds = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.02):
-            self.rounds += 1
-            for pid in psutil.pids():
-                try:
-                    self.seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
-                except OSError:
-                    continue
+    def sample(self) -> None:
+        self.rounds += 1
+        for pid in psutil.pids():
+            try:
+                self.seen.add(Path(f"/proc/{pid}/cmdline").read_bytes())
+            except OSError:
+                continue
 
     def holding(self, canaries: Iterable[str]) -> list[bytes]:
         canaries = list(canaries)

@@ -1,4 +1,4 @@
-"""TODO"""
+"""The preprocessor of a training: made by the user's function and fitted once for all attempts."""
 
 from __future__ import annotations
 
