@@ -115,7 +115,8 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
     # Ray makes its own folder world-readable; the folder around it stays owner-only
     ray_dir = os.path.join(temp_dir, "ray")
-    environment = {**ray_head_environment(ports, token), MARK: mark}
+    # nobody drains this node, and Ray Train's watcher costs each worker group a process (1.4 CPU seconds, measured)
+    environment = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", **ray_head_environment(ports, token), MARK: mark}
     ray = subprocess.Popen(
         ray_head_command(ports, ray_dir, num_cpus, num_gpus, plain_executable(temp_dir)),
         env=environment,

@@ -55,11 +55,13 @@ def run_attempt(
     stop: Callable[[RayTrainWorkflowsError, float], None],
     signals: int | None = None,
     code: str = "",
+    own_job: bool = False,
 ) -> StepResult:
     """Run one attempt in this process and record how it ended.
 
     `connect` connects to Ray with a given runtime_env. `stop` ends the step from the watchdog thread; it gets the error
-    and the attempt's duration in seconds. `code`: the digest of the code that the attempt may run.
+    and the attempt's duration in seconds. `code`: the digest of the code that the attempt may run. `own_job`: this process
+    does nothing but this attempt.
     """
     from plugin_core.errors.classify import classify
 
@@ -81,6 +83,7 @@ def run_attempt(
                 payload=rundir.read_payload(),
                 set_phase=lambda phase: setattr(watch, "phase", phase),
                 set_links=lambda links: setattr(watch, "links", links),
+                own_job=own_job,
             )
             result = run_step(context)
             watch.look()
@@ -206,7 +209,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         os._exit(error.exit_code)
 
     try:
-        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code)
+        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
     except RayTrainWorkflowsError as exc:
         print(takeover.masked(getattr(exc, "details", "") or ""), file=sys.stderr)
         print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)

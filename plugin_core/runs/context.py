@@ -24,6 +24,8 @@ class StepContext:
     set_links: Callable[[dict[str, str]], None] = lambda links: None
     #: for rank 0 and for the others: variables by which a tracker's native calls find its run, or none
     worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    #: the process ends with the step, and its Ray job with it: Ray then frees all that the job holds
+    own_job: bool = False
 
     @property
     def run(self) -> RunRef:

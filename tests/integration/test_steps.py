@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +237,18 @@ def test_xgboost_is_declared_by_params_and_resumes(tmp_path: Path, cluster: Loca
     assert RayTrainReportCallback.get_model(result.checkpoint.to_ray()).num_boosted_rounds() == 12
 
 
-def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, cluster: LocalCluster) -> None:
-    """The digits of scikit-learn, one epoch: two ranks, gradients averaged, so both end with the same weights."""
+def actors(head: Head) -> Counter[str]:
+    """How many actors of each class a head has had, living or dead."""
+    query = urllib.request.Request(f"{head.address}/api/v0/actors?limit=10000")
+    query.add_header("Authorization", f"Bearer {head.token}")
+    with urllib.request.urlopen(query, timeout=30) as answer:
+        return Counter(actor["class_name"] for actor in json.load(answer)["data"]["result"]["result"])
+
+
+def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, head: Head, cluster: LocalCluster) -> None:
+    """The digits of scikit-learn, one epoch: two ranks, gradients averaged, so both end with the same weights. Ray Train
+    starts no helper process that this training does not need."""
+    before = actors(head)
     spec = train_spec(
         str(tmp_path),
         framework="torch",
@@ -247,6 +259,9 @@ def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, cluster: Loc
     assert result.metrics["world"] == 2
     assert result.metrics["accuracy"] > 0.8
     assert result.metrics["weights"] == [pytest.approx(result.metrics["weights"][0])] * 2
+    started = actors(head) - before
+    assert started["TrainController"] == 1
+    assert set(started).isdisjoint({"DatasetManager", "PlacementGroupCleaner", "PreemptionWatcher"}), started
 
 
 def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_by_that_name(tmp_path: Path, head: Head) -> None:

@@ -44,6 +44,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     _set_ray_defaults(spec)  # before Ray Train is imported
     from plugin_core.driver.train.guard_callback import GuardCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
+    from plugin_core.ray_internals.trainer import leave_out_helpers
 
     checkpoints = spec.run_config.checkpoint_config
     history = History.read(context.rundir)
@@ -89,6 +90,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         dataset_config=_dataset_config(spec),
     )
     trainer = build_trainer(spec, inputs)
+    leave_out_helpers(trainer, own_job=context.own_job)
     context.set_phase("training")
     return _collect(trainer.fit(), context, dataset)
 
