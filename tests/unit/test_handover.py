@@ -109,7 +109,7 @@ def test_a_job_that_waits_long_keeps_what_was_handed_over_to_it(tmp_path: Path) 
         rundir = run_sync(prepare(spec_at(tmp_path), cluster))
         run_sync(Supervisor(rundir, cluster).submit())
         cluster.packages.clear()  # as Ray does after some minutes
-        run_sync(Supervisor(rundir, cluster).step())
+        run_sync(Supervisor(rundir, cluster).submit())
         (job,) = cluster.jobs
     assert list(cluster.packages) == [f"raytrain-{job}"]
 

@@ -113,10 +113,9 @@ def test_a_look_at_an_unchanged_run_reads_no_file(tmp_path: Path, monkeypatch: p
             second = await observer.look()
             rundir.beat(1, Heartbeat(2, "training"))
             asked.clear()
-            return [first, second, await observer.look()]
+            return [first, second, await observed(observer)]
 
         found = run_sync(looks())
-        run_sync(observer.close())
     assert asked == ["versions attempts", "is_file result.json"], "even if the heartbeat moved"
     assert [look.receipt for look in found] == [rundir.receipt(1)] * 3
 
@@ -145,6 +144,7 @@ def test_a_driver_of_an_earlier_version_is_not_silent(tmp_path: Path) -> None:
                 rundir.step.child("heartbeat", "001.json").write(b'{"counter": %d, "phase": "training"}' % counter)
                 found.append((await observer.look()).seen.heartbeat_silent)
                 await asyncio.sleep(0.4)
+            await observer.close()
             return found
 
         assert run_sync(silent()) == [False, False, True]
