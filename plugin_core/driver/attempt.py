@@ -103,7 +103,7 @@ def run_attempt(
 
 
 def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
-    message, details = map(takeover.masked, (error.message, getattr(error, "details", "")))
+    message, details = map(takeover.masked, (error.message, error.details))
     return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1))
 
 
@@ -211,7 +211,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
     try:
         result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
     except RayTrainWorkflowsError as exc:
-        print(takeover.masked(getattr(exc, "details", "") or ""), file=sys.stderr)
+        print(takeover.masked(exc.details), file=sys.stderr)
         print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
         return exc.exit_code
     print(f"result: {result.reference().model_dump_json()}")

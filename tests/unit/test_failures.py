@@ -49,7 +49,7 @@ def test_an_error_of_ours_that_the_controller_raised_is_that_error() -> None:
 def test_the_details_are_the_users_traceback() -> None:
     error = ValueError("x")
     setattr(error, TRACEBACK, "Traceback of the user's loop")
-    assert classify(WorkerGroupError("failed", {1: error})).details == "worker 1: \nTraceback of the user's loop"  # type: ignore[attr-defined]
+    assert classify(WorkerGroupError("failed", {1: error})).details == "worker 1: \nTraceback of the user's loop"
 
 
 def of_torch(name: str, text: str) -> BaseException:

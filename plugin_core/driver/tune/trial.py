@@ -170,5 +170,5 @@ class Trial(tune.Trainable):
 
     def _record(self, error: RayTrainWorkflowsError) -> None:
         assert self._leg is not None
-        end = AttemptEnd(error.outcome, error.message, getattr(error, "details", ""))
+        end = AttemptEnd(error.outcome, error.message, error.details)
         self._leg.record_end(self._context.attempt, end)
