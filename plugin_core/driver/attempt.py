@@ -33,16 +33,13 @@ from plugin_core.errors import (
     StorageError,
 )
 from plugin_core.runs import code as run_code
+from plugin_core.runs import timings
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.tracking.session import note_origin, stop_tracking
-
-#: Seconds the process may take to exit after its attempt. If something hangs (an exit handler, a library's thread), its
-#: traceback is logged and the process is killed.
-EXIT_S = 30.0
 
 logger = logging.getLogger("raytrain.driver")
 _temporary: list[Path] = []
@@ -220,7 +217,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
 
 def leave(code: int) -> NoReturn:
     """Exit within `EXIT_S`."""
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
+    faulthandler.dump_traceback_later(timings.EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

@@ -13,11 +13,8 @@ from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.runs.directory import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import TERMINAL, Job, Observed
-
-#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, unless
-#: `limits.unreachable_timeout_s` is set. This process can never query it, and nobody can once its container is replaced.
-EMBEDDED_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Observer:
         seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         if given is None and self._embedded:
-            gave_up = silent_s > EMBEDDED_WAIT_S
+            gave_up = silent_s > timings.EMBEDDED_WAIT_S
         else:
             gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
         return Look(
@@ -207,7 +204,7 @@ class Observer:
             if await self._threads(local_head.is_gone, cluster):
                 return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
             self._embedded = True
-            limit = (self.limits.unreachable_timeout_s if self.limits else None) or EMBEDDED_WAIT_S
+            limit = (self.limits.unreachable_timeout_s if self.limits else None) or timings.EMBEDDED_WAIT_S
             why += f"; only {host} can query it, so the next attempt starts after {limit:g} s of silent heartbeat"
         return self._out_of_sight(why)
 
