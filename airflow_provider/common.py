@@ -59,7 +59,7 @@ def error_payload(exc: RayTrainWorkflowsError) -> dict[str, Any]:
         "error": type(exc).__name__,
         "outcome": exc.outcome,
         "message": exc.message,
-        "details": getattr(exc, "details", "")[-DETAILS_CHARS:],
+        "details": exc.details[-DETAILS_CHARS:],
         "retryable": exc.retryable,
     }
 

@@ -28,16 +28,16 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.watchdog import Watch
 from plugin_core.runs.directory import Heartbeat, RunDir
-from plugin_core.runs.fence import CACHE_S, Fence
+from plugin_core.runs.fence import Fence
 from plugin_core.runs.journal import SEGMENT_BYTES, JournalReader, JournalWriter, segment_name
+from plugin_core.runs.timings import BEAT_S, FENCE_CACHE_S, FENCE_EVERY_S, FLUSH_S
 from plugin_core.specs import Limits, TrainSpec
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.observer import Observer
 from plugin_core.supervisor.supervisor import Supervisor, prepare
+from plugin_core.supervisor.timings import POLL_MAX_S
 
 DAY_S = 24 * 3600
-#: Seconds between two looks, heartbeats, flushes of the journal and looks at the fence, as a run has them.
-LOOK_S, BEAT_S, FLUSH_S, GUARD_S = 4.0, 2.0, 1.0, 5.0
 #: Of looks that are timed together.
 LOOKS = 200
 
@@ -76,18 +76,18 @@ def operations(uri: str, requests: Requests) -> Iterator[Row]:
     yield Row("read: present", asked(place.read), "2", "1")
     with FakeCluster(plays=["hang"]) as cluster:
         rundir = asyncio.run(begun(uri, cluster))
-        yield Row("look at the fence", asked(Fence(rundir.uri, 1).check), "2", "1", GUARD_S)
+        yield Row("look at the fence", asked(Fence(rundir.uri, 1).check), "2", "1", FENCE_EVERY_S)
         writer = JournalWriter(rundir, 1)
         writer.append({"report": 0, "metrics": {"loss": 0.5}})
         writer.flush()
-        time.sleep(CACHE_S)
+        time.sleep(FENCE_CACHE_S)
         writer.append({"report": 1, "metrics": {"loss": 0.5}})
         yield Row("journal flush", asked(writer.flush), "5", "2", FLUSH_S)
         yield Row("driver's heartbeat", beat(rundir, requests, None), "6", "2", BEAT_S)
         yield Row("the same, orphan_timeout_s", beat(rundir, requests, 3600.0), "8", "2")
         yield Row("steady look, nothing new", asyncio.run(steady_look(rundir, cluster, requests, None)), "11", "3")
         reports = asyncio.run(steady_look(rundir, cluster, requests, writer))
-        yield Row("steady look, four reports more", reports, "11", "3", LOOK_S)
+        yield Row("steady look, four reports more", reports, "11", "3", POLL_MAX_S)
         writer.close()
     steps = a_checkpoint(RunDir.at(Location.of(uri).child("checkpoints").uri))
     next(steps)
@@ -142,7 +142,7 @@ def a_checkpoint(rundir: RunDir) -> Iterator[None]:
     storage, writer = StorageContext(parent, name, fs), JournalWriter(rundir, 1)
     writer.append({"report": 0, "metrics": {}, "checkpoint": None})
     writer.flush()
-    time.sleep(CACHE_S)
+    time.sleep(FENCE_CACHE_S)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "model.pt").write_bytes(b"x" * 100_000)
         yield
@@ -150,12 +150,12 @@ def a_checkpoint(rundir: RunDir) -> Iterator[None]:
         fs.create_dir(f"{kept.path}/{FOLDER}")
         with fs.open_output_stream(f"{kept.path}/{FOLDER}/00000.json") as stream:
             stream.write(b'{"files": {}}')
-        time.sleep(CACHE_S)  # the controller is another process, whose own look at the fence is older
+        time.sleep(FENCE_CACHE_S)  # the controller is another process, whose own look at the fence is older
         writer.append({"report": 1, "metrics": {}, "checkpoint": "checkpoint_a001_000001"})
         with fs.open_output_stream(storage.checkpoint_manager_snapshot_path) as stream:
             stream.write(b"{}")
     yield
-    time.sleep(CACHE_S)
+    time.sleep(FENCE_CACHE_S)
     delete_fs_path(fs, kept.path)
     writer.close()
     yield
@@ -259,7 +259,7 @@ def main(reports: int) -> None:
         near = [4] * LOOKS
         long = [*near, 1000 - 4 * LOOKS, *near, *[1000] * ((reports - 12 * LOOKS) // 1000), *near]
         asyncio.run(followed(_below(uri, "long"), requests, long, 0, slice(LOOKS + 1, 2 * LOOKS + 1)))
-        wide = [int(LOOK_S)] * (3600 // int(LOOK_S))
+        wide = [int(POLL_MAX_S)] * (3600 // int(POLL_MAX_S))
         asyncio.run(followed(_below(uri, "wide"), requests, wide, 1000, slice(LOOKS, 2 * LOOKS)))
         killed_upload(uri)
 

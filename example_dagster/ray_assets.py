@@ -22,7 +22,6 @@ from plugin_core.engine import (
     LocalCluster,
     RayTrainWorkflowsError,
     RunDir,
-    StepError,
     StepResult,
     StepSpec,
     Supervisor,
@@ -71,8 +70,9 @@ def _follow(context: AssetExecutionContext, spec: StepSpec, cluster: Cluster) ->
         context.log.info("%s", cancel(newest_run(spec), cluster))
         raise
     except RayTrainWorkflowsError as exc:
-        details = exc.details if isinstance(exc, StepError) else ""
-        raise Failure(f"{type(exc).__name__}: {exc.message}", {"details": details}, allow_retries=exc.retryable) from None
+        raise Failure(
+            f"{type(exc).__name__}: {exc.message}", {"details": exc.details}, allow_retries=exc.retryable
+        ) from None
     RunDir.at(result.run.uri).deliver(request)
     return result
 

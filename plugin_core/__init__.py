@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
@@ -82,11 +83,20 @@ _PUBLIC = {
     "supervisor.in_process": "execute",
     "supervisor.supervisor": "arun run",
 }
-_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-__all__ = sorted(_HOME)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'plugin_core' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"plugin_core.{_HOME[name]}"), name)
+def lazy_exports(module: str, public: dict[str, str]) -> tuple[list[str], Callable[[str], Any]]:
+    """`__all__` and `__getattr__` of a module whose names load on first use. `public`: the names, by the module of the same
+    package that defines them."""
+    package = module.partition(".")[0]
+    homes = {name: f"{package}.{home}" for home, names in public.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(homes[name]), name)
+
+    return sorted(homes), load
+
+
+__all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

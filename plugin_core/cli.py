@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
-from plugin_core.errors import RayTrainWorkflowsError, StepError
+from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.errors.plain_text import plain
 
 # locals may hold a token
@@ -48,9 +48,8 @@ def main() -> None:
     try:
         app()
     except RayTrainWorkflowsError as exc:
-        details = exc.details if isinstance(exc, StepError) else ""
-        if details:
-            err.print(plain(details), markup=False)
+        if exc.details:
+            err.print(plain(exc.details), markup=False)
         err.print(f"{type(exc).__name__}: {plain(exc.message)}", markup=False, soft_wrap=True)
         sys.exit(exc.exit_code)
 

@@ -8,8 +8,9 @@ Names load on first use: an engine's parser imports its adapter, and must not im
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from plugin_core import lazy_exports as lazy_exports
 
 if TYPE_CHECKING:
     from plugin_core.clusters.base import Cluster as Cluster
@@ -97,11 +98,4 @@ _PUBLIC = {
     "supervisor.report": "markdown_report metric_rows",
     "supervisor.supervisor": "Supervisor acancel cancel prepare",
 }
-_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'plugin_core.engine' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"plugin_core.{_HOME[name]}"), name)
+__all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

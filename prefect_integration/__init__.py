@@ -8,8 +8,9 @@ Names are imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from plugin_core.engine import lazy_exports
 
 if TYPE_CHECKING:
     from prefect_integration.automations import create_recovery_automations as create_recovery_automations
@@ -33,21 +34,14 @@ if TYPE_CHECKING:
     from prefect_integration.tasks import train as train
     from prefect_integration.tasks import tune as tune
 
-_HOMES = {
+_PUBLIC = {
     "automations": "create_recovery_automations",
     "blocks": "RayCluster RayTrainJob RayTrainJobRun",
     "hooks": "cancel_ray_jobs report_ray_jobs",
     "tasks": "abatch_infer aevaluate aretrain arun_step atrain atune batch_infer evaluate promote retrain"
     " rollback run_step train tune",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'prefect_integration' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"prefect_integration.{_HOME[name]}"), name)
+__all__, __getattr__ = lazy_exports(__name__, _PUBLIC)
 
 
 def __dir__() -> list[str]:

@@ -61,6 +61,8 @@ def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | Non
         return f"raytrain-{context.task_run.id}"
     try:
         spec = as_spec(parameters["spec"], StepSpec)
+        # `Step` makes its own record: this call ends before the task begins, and knows no cluster, whose `runtime_env` the
+        # step's spec includes. One takes about 20 ms
         record, _, _ = make_record(spec)
         step = [call.root, run_name_of(spec, record, parameters.get("key"), call), fingerprint(record)]
     except RayTrainWorkflowsError:

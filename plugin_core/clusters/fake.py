@@ -172,5 +172,5 @@ class FakeCluster(Standing):
             rundir.record_end(attempt, AttemptEnd("succeeded"))
             return "SUCCEEDED" if play == "succeed" else "RUNNING"
         error = from_outcome(play, f"played: {play}", "Traceback (most recent call last): as played")
-        rundir.record_end(attempt, AttemptEnd(play, error.message, getattr(error, "details", "")))
+        rundir.record_end(attempt, AttemptEnd(play, error.message, error.details))
         return "FAILED"

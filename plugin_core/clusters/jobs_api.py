@@ -283,6 +283,7 @@ class ApiError(ClusterUnreachableError):
 
     def __init__(self, status: int, text: str, url: str):
         super().__init__(f"cluster: {url} returned {status}: {text.strip().splitlines()[-1][:200] if text.strip() else ''}")
+        self.args = status, text, url  # pickle rebuilds the error from these
         self.status = status
         self.text = text
 

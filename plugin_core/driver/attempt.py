@@ -33,16 +33,13 @@ from plugin_core.errors import (
     StorageError,
 )
 from plugin_core.runs import code as run_code
+from plugin_core.runs import timings
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.tracking.session import note_origin, stop_tracking
-
-#: Seconds the process may take to exit after its attempt. If something hangs (an exit handler, a library's thread), its
-#: traceback is logged and the process is killed.
-EXIT_S = 30.0
 
 logger = logging.getLogger("raytrain.driver")
 _temporary: list[Path] = []
@@ -103,7 +100,7 @@ def run_attempt(
 
 
 def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
-    message, details = map(takeover.masked, (error.message, getattr(error, "details", "")))
+    message, details = map(takeover.masked, (error.message, error.details))
     return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1))
 
 
@@ -211,7 +208,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
     try:
         result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
     except RayTrainWorkflowsError as exc:
-        print(takeover.masked(getattr(exc, "details", "") or ""), file=sys.stderr)
+        print(takeover.masked(exc.details), file=sys.stderr)
         print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
         return exc.exit_code
     print(f"result: {result.reference().model_dump_json()}")
@@ -220,7 +217,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
 
 def leave(code: int) -> NoReturn:
     """Exit within `EXIT_S`."""
-    faulthandler.dump_traceback_later(EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
+    faulthandler.dump_traceback_later(timings.EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

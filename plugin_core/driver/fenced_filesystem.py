@@ -16,8 +16,9 @@ from pyarrow import NativeFile, PythonFile
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, PyFileSystem
 
 from plugin_core.errors import FencedError
+from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.fence import CACHE_S, Fence
+from plugin_core.runs.fence import Fence
 from plugin_core.runs.journal import flush_writers
 from plugin_core.runs.pins import pinned
 from plugin_core.storage import checkpoint_manifest
@@ -94,7 +95,7 @@ class _FencedHandler(FileSystemHandler):
         folder, name = posixpath.split(path)
         if folder != self._run.path or not checkpoint_manifest.NAME.search(name):
             return None
-        if self._looked is None or time.monotonic() - self._looked > CACHE_S:
+        if self._looked is None or time.monotonic() - self._looked > timings.FENCE_CACHE_S:
             found = self._fs.get_file_info(FileSelector(self._run.path, allow_not_found=True))
             self._there = {info.base_name: info for info in found}
             self._looked = time.monotonic()

@@ -19,12 +19,10 @@ from plugin_core.errors import (
     StepTimeoutError,
     StorageError,
 )
+from plugin_core.runs import timings
 from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs import Limits
-
-#: Seconds between two looks at the run directory; each look moves the heartbeat.
-BEAT_S = 2.0
 
 logger = logging.getLogger("raytrain.driver")
 
@@ -99,7 +97,7 @@ class Watch:
 
     def _loop(self) -> None:
         while True:
-            ready, _, _ = select.select(self._watched, [], [], BEAT_S if self._counter else 0)
+            ready, _, _ = select.select(self._watched, [], [], timings.BEAT_S if self._counter else 0)
             if self._wake in ready:
                 return
             try:

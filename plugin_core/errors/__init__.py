@@ -29,13 +29,16 @@ from plugin_core.errors.plain_text import plain
 
 
 class RayTrainWorkflowsError(Exception):
+    """`message`: what went wrong, in one line. `details`: the full traceback, if known."""
+
     retryable: bool = False
     exit_code: int = 1
     outcome: str = "error"
 
-    @property
-    def message(self) -> str:
-        return str(self.args[0]) if self.args else type(self).__name__
+    def __init__(self, message: str = "", details: str = ""):
+        super().__init__(message)  # the message alone: OSError takes a second argument for the text of an errno
+        self.message = message or type(self).__name__
+        self.details = details
 
     def __str__(self) -> str:
         return self.message
@@ -61,7 +64,7 @@ class SpecChangedError(SpecError):
     """`code_alone`: the fields and function names match, and only the functions' code differs."""
 
     def __init__(self, message: str, fields: tuple[str, ...] = (), code_alone: bool = False):
-        super().__init__(message, fields, code_alone)
+        super().__init__(message)
         self.fields = fields
         self.code_alone = code_alone
 
@@ -94,13 +97,9 @@ class StorageError(RayTrainWorkflowsError, OSError):
 
 
 class StepError(RayTrainWorkflowsError, RuntimeError):
-    """A step failed after submission. `details` is the full traceback, if known."""
+    """A step failed after submission."""
 
     exit_code = 12
-
-    def __init__(self, message: str, details: str = ""):
-        super().__init__(message, details)
-        self.details = details
 
 
 class UserCodeError(StepError):
@@ -169,6 +168,5 @@ _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
 
 def from_outcome(outcome: str, message: str, details: str = "") -> RayTrainWorkflowsError:
     """Rebuild the exception from the outcome that an attempt recorded."""
-    message, details = plain(message), plain(details)
     cls = _BY_OUTCOME.get(outcome, SpecError if outcome in (SpecError.outcome, REFUSED) else StepError)
-    return cls(message, details) if issubclass(cls, StepError) else cls(message)
+    return cls(plain(message), plain(details))

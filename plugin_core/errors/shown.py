@@ -1,11 +1,12 @@
-"""Format any value for an error message: one short line, without secrets."""
+"""Format any value for an error message, in one short line without secrets; suggest a name for a misspelt one."""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from plugin_core.errors.redaction import redacted
@@ -43,6 +44,12 @@ def shown(value: Any, field: str = "") -> str:
         return redacted(_SHORT.repr(value))
     except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
         return f"<{type(value).__name__}>"
+
+
+def did_you_mean(name: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """ " (did you mean X?)" for the most similar of `names`; "" if none is. `cutoff`: 1 for equal names alone."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _private(name: Any) -> bool:

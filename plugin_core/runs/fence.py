@@ -3,7 +3,7 @@
 Receipts are consecutive and created if absent, so one lookup of the next receipt is enough. Storage has no write that is
 conditional on another object, and a process may be suspended between check and write. So operations that could harm a later
 attempt (Ray's snapshot, deletions) check every time, right before; writes to names with the attempt's own number
-(checkpoints, journal) check at most once per `CACHE_S`, since a late one leaves litter but does no damage.
+(checkpoints, journal) check at most once per `FENCE_CACHE_S`, since a late one leaves litter but does no damage.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import threading
 import time
 
 from plugin_core.errors import FencedError
+from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
-
-#: Seconds for which a check stays valid for writes to the attempt's own names.
-CACHE_S = 1.0
 
 
 class Fence:
@@ -31,7 +29,7 @@ class Fence:
     def check(self, cached: bool = False) -> None:
         with self._lock:
             # the monotonic clock advances while a process is suspended, so an earlier check has expired afterwards
-            if cached and self._looked is not None and time.monotonic() - self._looked < CACHE_S:
+            if cached and self._looked is not None and time.monotonic() - self._looked < timings.FENCE_CACHE_S:
                 return
             before = time.monotonic()
             self.judge(self.attempt + self._next.is_file())

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from plugin_core.errors import FencedError, StorageError
+from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.storage.stored_files import parse_line
 
-FLUSH_S = 1.0
 #: A segment of at least this many bytes is closed when written.
 SEGMENT_BYTES = 64 * 1024
 #: Lines appended between two flushes go into one segment, and so one request, up to this many bytes.
@@ -87,7 +87,7 @@ class JournalWriter:
         self.flush()
 
     def _flush_loop(self) -> None:
-        while not self._stop.wait(FLUSH_S):
+        while not self._stop.wait(timings.FLUSH_S):
             self.flush()
 
     def flush(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from pydantic_core import CoreSchema, core_schema
 
 from plugin_core.errors import SpecError
-from plugin_core.errors.shown import shown
+from plugin_core.errors.shown import did_you_mean, shown
 
 #: What Python raises for data that is too large or too deep.
 _TOO_MUCH = (RecursionError, OverflowError, MemoryError)
@@ -80,10 +79,8 @@ def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
     match error["type"]:
         case "extra_forbidden":
             names = sorted(cls.model_fields) if "." not in field else []
-            close = difflib.get_close_matches(field, names, n=1)
             accepted = f"expected {', '.join(names)}" if names else "expected no fields here"
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            return [f"{field}: unknown field, got {given}; {accepted}{hint}"]
+            return [f"{field}: unknown field, got {given}; {accepted}{did_you_mean(field, names)}"]
         case "union_tag_invalid":
             return [f"{field}.type: got {shown(error['ctx']['tag'])}; expected {error['ctx']['expected_tags']}"]
         case "missing":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, model_validator
 
-from plugin_core.errors.shown import shown
+from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import (
     Amount,
@@ -78,9 +77,7 @@ def _known_framework(name: str) -> str:
     from plugin_core.specs.frameworks import FRAMEWORKS
 
     if name not in FRAMEWORKS:
-        close = difflib.get_close_matches(name, FRAMEWORKS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ValueError(f"got {shown(name)}; expected {', '.join(FRAMEWORKS)}{hint}")
+        raise ValueError(f"got {shown(name)}; expected {', '.join(FRAMEWORKS)}{did_you_mean(name, FRAMEWORKS)}")
     return name
 
 

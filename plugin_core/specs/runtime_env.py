@@ -5,14 +5,13 @@ Messages here never contain a value: values of `env_vars` may be secret, and a p
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from plugin_core.errors.shown import shown
+from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.fields import inside, plain, readable
 
 #: Linux's limit for one variable including its name (MAX_ARG_STRLEN).
@@ -66,7 +65,10 @@ def _fields(required: str = "", **checks: Check) -> Check:
         _mapping(value, path)
         for name, item in value.items():
             if name not in checks:
-                raise inside((*path, name), f"unknown field; expected one of {', '.join(checks)}{_hint(name, [*checks])}")
+                raise inside(
+                    (*path, name),
+                    f"unknown field; expected one of {', '.join(checks)}{did_you_mean(name, checks, cutoff=0.75)}",
+                )
             checks[name](item, (*path, name))
         if required and required not in value:
             raise inside((*path, required), "missing")
@@ -121,7 +123,7 @@ def runtime_env(value: Any) -> dict[str, Any]:
         raise ValueError(f"got {_kind(value)}; expected a mapping")
     found: dict[str, Any] = dict(value)
     for name in found:
-        if isinstance(name, str) and name not in FIELDS and (hint := _hint(name, [*FIELDS])):
+        if isinstance(name, str) and name not in FIELDS and (hint := did_you_mean(name, FIELDS, cutoff=0.75)):
             raise inside((name,), f"unknown field; expected a field of Ray's runtime_env{hint}")
     if "env_vars" in found:
         found["env_vars"] = variables(found["env_vars"], ("env_vars",))
@@ -156,11 +158,6 @@ def _kind(value: Any) -> str:
     if isinstance(value, str) and not value.strip():
         return "an empty text"
     return f"a value of type {type(value).__name__}"
-
-
-def _hint(name: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.75)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 RuntimeEnv = Annotated[dict[str, Any], BeforeValidator(runtime_env)]

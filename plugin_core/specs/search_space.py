@@ -8,12 +8,11 @@ to this form.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plugin_core.errors.shown import shown
+from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.json_values import is_number
 
 #: The same limit as for plain data (in `specs.fields`, a layer above).
@@ -69,9 +68,8 @@ def check(space: dict[str, Any]) -> None:
         raise ValueError("param_space: got {}; expected at least one entry to search over")
     for name in space:
         if name not in FIELDS:
-            raise ValueError(
-                f"param_space: got {shown(name)}; expected the fields {', '.join(FIELDS)} of train" + _hint(name, FIELDS)
-            )
+            hint = did_you_mean(name, FIELDS)
+            raise ValueError(f"param_space: got {shown(name)}; expected the fields {', '.join(FIELDS)} of train{hint}")
     found = list(_samplers(space, "param_space"))
     if not found:
         raise ValueError(f"param_space: got {shown(space)}, which varies nothing; expected {', '.join(SAMPLERS)}")
@@ -155,9 +153,9 @@ def _samplers(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
         inner = f"{path}.{name}"
         if isinstance(item, Mapping) and len(item) == 1:
             ((word, arguments),) = item.items()
-            close = difflib.get_close_matches(word, SAMPLERS, n=1, cutoff=0.75)
-            if word not in SAMPLERS and close and isinstance(arguments, (list, tuple)):
-                raise ValueError(f"{inner}: got {shown(item)}; expected {', '.join(SAMPLERS)} (did you mean {close[0]}?)")
+            hint = did_you_mean(word, SAMPLERS, cutoff=0.75)
+            if word not in SAMPLERS and hint and isinstance(arguments, (list, tuple)):
+                raise ValueError(f"{inner}: got {shown(item)}; expected {', '.join(SAMPLERS)}{hint}")
         yield from _samplers(item, inner)
 
 
@@ -192,11 +190,6 @@ def _check_quantum(given: str, of: dict[str, float]) -> None:
     for name in ("lower", "upper"):
         if name in of and not math.isclose(of[name] / of["q"], round(of[name] / of["q"])):
             raise ValueError(f"{given}; expected bounds that are multiples of q")
-
-
-def _hint(name: str, names: Any) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _domain_as_data(domain: Any) -> dict[str, Any]:

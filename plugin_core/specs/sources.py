@@ -58,7 +58,8 @@ def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, by
         if not is_users_file(file) or not file:
             continue
         roots = _search_path(Path(file), module_name)
-        finder = _Finder(path=[str(root) for root in roots])
+        # what is never shipped is not traced either: in a checkout, ours are among the user's folders
+        finder = _Finder(path=[str(root) for root in roots], excludes=sorted(_OURS))
         finder.run_script(file)
         files = [
             Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))

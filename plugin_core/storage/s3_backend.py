@@ -34,7 +34,8 @@ def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3
 
     without_keys = {name: value for name, value in options.items() if name not in KEYS}
     made, _ = fs.FileSystem.from_uri(urlunsplit(("s3", bucket, "", urlencode(without_keys), "")))
-    # the URI cannot set retries, so take the options from the filesystem's pickled form
+    # a URI cannot set retries, so take the options from the filesystem's pickled form: read by pyarrow's own rules (flags,
+    # the bucket's region), and exactly those that this version's constructor knows
     _, (found,) = made.__reduce__()
     found |= {name: options[name] for name in KEYS if name in options}
     if "allow_delayed_open" in found:  # not in older versions

@@ -13,14 +13,10 @@ from plugin_core.clusters.base import Cluster
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.runs.directory import Receipt, RunDir
 from plugin_core.storage.threads import Threads
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.follower import Event, Follower
 from plugin_core.supervisor.observer import Observer
 
-#: Seconds after which a job that has its result but does not end is stopped. Its driver exits by itself before that
-#: (`driver.EXIT_S`), unless it is suspended or hangs in the kernel.
-STOP_S = 40.0
-#: Seconds after which the result is returned in any case; also how long to wait for an unreachable cluster.
-LEAVE_S = 60.0
 POLL_S = 0.5
 
 
@@ -57,13 +53,13 @@ async def _watch_out(receipt: Receipt, cluster: Cluster, observer: Observer, fol
                 return ""
             waited_s = time.monotonic() - began
             missing = f"its process was still running {waited_s:.0f} s after the run ended"
-            if waited_s > STOP_S and not stopped:
+            if waited_s > timings.STOP_S and not stopped:
                 stopped = True
                 follower.tell(Event("state", f"stopping: {receipt.submission_id} is done, but its process does not exit"))
                 await client.stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             missing = exc.message
             await observer.close()
-        if time.monotonic() - began > LEAVE_S:
+        if time.monotonic() - began > timings.LEAVE_S:
             return missing
         await asyncio.sleep(POLL_S)

@@ -13,11 +13,8 @@ from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
 from plugin_core.runs.directory import AttemptEnd, Intent, Receipt, RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import TERMINAL, Job, Observed
-
-#: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, unless
-#: `limits.unreachable_timeout_s` is set. This process can never query it, and nobody can once its container is replaced.
-EMBEDDED_WAIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -97,29 +94,39 @@ class Observer:
             self._beat = (stored.beat, time.monotonic())
         # as of the read, not as of now: querying an unresponsive cluster takes long
         silent_s = reading - self._beat[1]
-        receipt, since = stored.receipt, self.since_attempt or 0
-        seen: dict[str, Any] = {"has_result": stored.has_result, "cancel_wanted": self._cancel_wanted(stored.intent)}
-        job: JobInfo | None = None
+        receipt, attempt, since = stored.receipt, 0, self.since_attempt or 0
+        job, state, actors_alive, job_message, superseded = None, Job.UNASKED, False, "", False
         if receipt is not None:
-            seen["superseded"] = receipt.attempt > max(self.attempt, stored.intent.whole_through)
-            self.attempt = receipt.attempt
-            job, seen["job"], seen["actors_alive"], seen["job_message"] = await self._ask(receipt)
-            seen["attempt"], seen["end"] = receipt.attempt, stored.end
-            seen["attempt_unwanted"] = receipt.attempt <= stored.intent.cancel_through
-            seen["ours"], seen["attempts_of_this_call"] = receipt.attempt > since, receipt.attempt - since
-        if job is not None:
-            seen.update(job_error_type=job.error_type, job_exit_code=job.exit_code)
+            attempt = receipt.attempt
+            superseded = attempt > max(self.attempt, stored.intent.whole_through)
+            self.attempt = attempt
+            job, state, actors_alive, job_message = await self._ask(receipt)
         now = time.monotonic()
-        seen["heartbeat_silent"] = silent_s > limits.heartbeat_ttl_s
-        seen["overdue"] = self._overdue(limits, now, job)
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         if given is None and self._embedded:
-            gave_up = silent_s > EMBEDDED_WAIT_S
+            gave_up = silent_s > timings.EMBEDDED_WAIT_S
         else:
             gave_up = given is not None and unreachable_since is not None and now - unreachable_since > given
-        return Look(
-            Observed(**seen, max_attempts=limits.max_attempts, gave_up_on_cluster=gave_up), receipt, job, stored.links
+        seen = Observed(
+            has_result=stored.has_result,
+            attempt=attempt,
+            ours=attempt > since,
+            end=stored.end,
+            job=state,
+            job_message=job_message,
+            job_error_type=job.error_type if job else "",
+            job_exit_code=job.exit_code if job else None,
+            actors_alive=actors_alive,
+            heartbeat_silent=silent_s > limits.heartbeat_ttl_s,
+            cancel_wanted=self._cancel_wanted(stored.intent),
+            attempt_unwanted=0 < attempt <= stored.intent.cancel_through,
+            superseded=superseded,
+            attempts_of_this_call=max(0, attempt - since),
+            max_attempts=limits.max_attempts,
+            overdue=self._overdue(limits, now, job),
+            gave_up_on_cluster=gave_up,
         )
+        return Look(seen, receipt, job, stored.links)
 
     async def _begin(self) -> Limits:
         self.limits = (await self._threads(self.rundir.read_spec)).limits
@@ -207,7 +214,7 @@ class Observer:
             if await self._threads(local_head.is_gone, cluster):
                 return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
             self._embedded = True
-            limit = (self.limits.unreachable_timeout_s if self.limits else None) or EMBEDDED_WAIT_S
+            limit = (self.limits.unreachable_timeout_s if self.limits else None) or timings.EMBEDDED_WAIT_S
             why += f"; only {host} can query it, so the next attempt starts after {limit:g} s of silent heartbeat"
         return self._out_of_sight(why)
 

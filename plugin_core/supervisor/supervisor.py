@@ -33,6 +33,7 @@ from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import git_commit
 from plugin_core.storage.threads import Threads, in_thread, run_sync
 from plugin_core.storage.uris import allowed_here
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide
 from plugin_core.supervisor.ending import see_off
 from plugin_core.supervisor.follower import Event, Follower, Listener
@@ -40,8 +41,6 @@ from plugin_core.supervisor.observer import Look, Observer
 from plugin_core.supervisor.preparation import prepare as prepare
 from plugin_core.supervisor.preparation import release
 
-#: Seconds between two looks: short at first, so as not to delay a short step, then longer.
-POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
 #: Give up after this many submits in a row that the API answers with an error.
 SUBMIT_ERRORS = 10
 #: Environment variables of every job; the cluster and the spec override them. Ray Data draws progress bars for a terminal,
@@ -95,7 +94,7 @@ class Supervisor:
     async def run(self) -> StepResult:
         """Run until there is a result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         try:
-            pause = POLL_FIRST_S
+            pause = timings.POLL_FIRST_S
             while True:
                 began = time.monotonic()
                 result = await self._patient_step()
@@ -103,8 +102,8 @@ class Supervisor:
                     return result
                 # subtract the time the look took; the jitter keeps many runs from polling in step
                 took = time.monotonic() - began
-                await asyncio.sleep(max(POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
-                pause = min(pause * 1.2, POLL_MAX_S)
+                await asyncio.sleep(max(timings.POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
+                pause = min(pause * 1.2, timings.POLL_MAX_S)
         finally:
             await self.close()
 
@@ -128,7 +127,7 @@ class Supervisor:
             while True:
                 if await self._patient_step() is not None:
                     return "finished"
-                await asyncio.sleep(POLL_FIRST_S)
+                await asyncio.sleep(timings.POLL_FIRST_S)
         except StepCancelledError:
             return "cancelled"
         finally:

@@ -22,6 +22,7 @@ from plugin_core.errors import (
     StepTimeoutError,
     StorageError,
 )
+from plugin_core.runs import timings
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs import Limits, RunConfig, TrainSpec
 from plugin_core.storage.location import Location
@@ -46,7 +47,7 @@ class Watched:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "BEAT_S", 0.02)
+    monkeypatch.setattr(timings, "BEAT_S", 0.02)
 
 
 def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
 
 
 def test_a_process_that_hangs_at_its_exit_says_where_and_ends_itself() -> None:
-    code = "import atexit, time; from plugin_core.driver import attempt as driver; driver.EXIT_S = 0.5"
+    code = "import atexit, time; from plugin_core.driver import attempt as driver; driver.timings.EXIT_S = 0.5"
     code += "; atexit.register(time.sleep, 3600)"
     done = subprocess.run([sys.executable, "-c", f"{code}; driver.leave(0)"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1

@@ -13,6 +13,7 @@ from ray.train import ControllerError, WorkerGroupError
 
 from plugin_core.errors import FencedError, InfrastructureError, StepTimeoutError, StorageFullError, UserCodeError
 from plugin_core.errors.classify import TRACEBACK, _CreationError, _is_infrastructure, classify
+from plugin_core.errors.shown import did_you_mean
 
 PEER = RuntimeError("[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1: Connection reset by peer")
 LOST = ActorDiedError()
@@ -48,7 +49,7 @@ def test_an_error_of_ours_that_the_controller_raised_is_that_error() -> None:
 def test_the_details_are_the_users_traceback() -> None:
     error = ValueError("x")
     setattr(error, TRACEBACK, "Traceback of the user's loop")
-    assert classify(WorkerGroupError("failed", {1: error})).details == "worker 1: \nTraceback of the user's loop"  # type: ignore[attr-defined]
+    assert classify(WorkerGroupError("failed", {1: error})).details == "worker 1: \nTraceback of the user's loop"
 
 
 def of_torch(name: str, text: str) -> BaseException:
@@ -189,3 +190,9 @@ def test_an_error_that_was_raised_from_a_lost_connection_is_that_loss() -> None:
     error = ValueError("the batch could not be read")
     error.__cause__ = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
     assert type(classify(error)) is InfrastructureError
+
+
+def test_a_misspelt_name_is_answered_with_the_most_similar_one() -> None:
+    assert did_you_mean("accurcy", {"loss": 1, "accuracy": 1}) == " (did you mean accuracy?)"
+    assert did_you_mean("accurcy", ["f1"]) == did_you_mean("accurcy", []) == ""
+    assert did_you_mean("envs", ["env_vars"]) != did_you_mean("envs", ["env_vars"], cutoff=0.75) == ""

@@ -8,7 +8,7 @@ import pytest
 
 from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
 from plugin_core.errors import FencedError
-from plugin_core.runs import fence
+from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
 
 
@@ -40,7 +40,7 @@ def test_an_attempt_that_owns_the_run_reads_and_writes_as_on_the_plain_filesyste
 def test_after_a_later_receipt_nothing_is_written_or_deleted(
     rundir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fence, "CACHE_S", 0.0)
+    monkeypatch.setattr(timings, "FENCE_CACHE_S", 0.0)
     filesystem = fenced_filesystem(rundir.uri, 1)
     write(filesystem, f"{rundir.uri}/kept")
     write(filesystem, f"{rundir.uri}/{SNAPSHOT}", b"old")

@@ -10,7 +10,7 @@ from plugin_core import RunRef, TrainResult, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import UserCodeError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor import ending
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 
@@ -132,7 +132,7 @@ def test_the_log_of_a_run_that_failed_while_the_api_was_down_is_shown_once_it_is
 def test_an_unavailable_end_of_the_log_is_noted_in_one_line_and_the_result_is_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ending, "LEAVE_S", 1.0)
+    monkeypatch.setattr(timings, "LEAVE_S", 1.0)
     told: list[Event] = []
     with FakeCluster(plays=["linger"]) as cluster:
         rundir = run_sync(prepare(spec_at(tmp_path), cluster))
@@ -152,7 +152,7 @@ def test_an_unavailable_end_of_the_log_is_noted_in_one_line_and_the_result_is_re
 def test_a_driver_that_hangs_at_exit_is_stopped_and_the_result_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listens: bool
 ) -> None:
-    monkeypatch.setattr(ending, "STOP_S", 0.5)
+    monkeypatch.setattr(timings, "STOP_S", 0.5)
     told: list[Event] = []
     with FakeCluster(plays=["linger"]) as cluster:
         assert run(spec_at(tmp_path), cluster, told.append if listens else None).run.attempt == 1

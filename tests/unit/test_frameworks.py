@@ -26,7 +26,7 @@ ZERO = {"zero_optimization": {"stage": 3}}
 
 BAD = {
     "unknown": ({"framework": "lightening"}, "framework: got 'lightening'; expected torch, lightning, "),
-    "close": ({"framework": "lightening"}, "did you mean 'lightning'?"),
+    "close": ({"framework": "lightening"}, "did you mean lightning?"),
     "DeepSpeed's JSON without DeepSpeed": (
         {"framework": "tensorflow", "deepspeed_config": ZERO},
         "deepspeed_config: got it with framework 'tensorflow'; only valid with lightning, transformers, accelerate,"

@@ -122,6 +122,18 @@ def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
     assert sources.local_sources(["ray.train:report"]) == {}
 
 
+def test_our_own_packages_are_not_searched_for_modules_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import plugin_core\nimport other\ndef loop(config): ...\n")
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "ours_alone.py").write_text("")
+    (tmp_path / "plugin_core").mkdir()
+    (tmp_path / "plugin_core" / "__init__.py").write_text("import ours_alone\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(sources.local_sources(["mine:loop"])) == {"mine.py", "other.py"}
+
+
 def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken.py").write_text("def loop(:\n")
     monkeypatch.syspath_prepend(str(tmp_path))

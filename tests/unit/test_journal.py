@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plugin_core.errors import StorageError
-from plugin_core.runs import journal
+from plugin_core.runs import journal, timings
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, JournalWriter, iter_reports, segment_name
 from plugin_core.storage.location import Location
@@ -14,7 +14,7 @@ from plugin_core.storage.location import Location
 def test_every_entry_is_read_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
     monkeypatch.setattr(journal, "SEGMENT_MAX_BYTES", 1000)
-    monkeypatch.setattr(journal, "FLUSH_S", 0.01)
+    monkeypatch.setattr(timings, "FLUSH_S", 0.01)
     rundir = RunDir.at(str(tmp_path / "run"))
     reader, writer, got = JournalReader(rundir), JournalWriter(rundir, 1), []
     for number in range(200):
@@ -38,7 +38,7 @@ def test_attempts_follow_each_other(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "FLUSH_S", 0.01)
+    monkeypatch.setattr(timings, "FLUSH_S", 0.01)
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 200)
     rundir, failing, write = RunDir.at(str(tmp_path / "run")), [True], Location.write
 
@@ -60,7 +60,7 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypa
 def test_a_segment_that_fills_up_while_it_is_written_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "FLUSH_S", 3600)
+    monkeypatch.setattr(timings, "FLUSH_S", 3600)
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
     rundir, write = RunDir.at(str(tmp_path / "run")), Location.write
     writer = JournalWriter(rundir, 1)
@@ -96,7 +96,7 @@ class Counted:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
-        monkeypatch.setattr(journal, "FLUSH_S", 3600)
+        monkeypatch.setattr(timings, "FLUSH_S", 3600)
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.asked: list[str] = []
         self._writer: JournalWriter | None = None
@@ -179,7 +179,7 @@ def test_a_position_is_one_segment_however_long_the_journal_and_those_of_earlier
 
 
 def test_what_is_reported_between_two_flushes_is_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "FLUSH_S", 3600)
+    monkeypatch.setattr(timings, "FLUSH_S", 3600)
     rundir = RunDir.at(str(tmp_path / "run"))
     writer = JournalWriter(rundir, 1)
     ranks = [{"loss": 0.123456789, "step": 1} for _ in range(1000)]  # as with report_all_ranks

@@ -19,7 +19,7 @@ from plugin_core.clusters import local_head_keeper as keeper
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
-from plugin_core.supervisor import observer
+from plugin_core.supervisor import timings
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 from tests.support.namespaces import CONTAINER, needs_namespaces, on_host, with_clock_set_by
@@ -78,7 +78,7 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, before: str
 ) -> None:
     """Also by a receipt of an earlier version, whose folder had no mark of its host."""
-    monkeypatch.setattr(observer, "EMBEDDED_WAIT_S", 0.6)
+    monkeypatch.setattr(timings, "EMBEDDED_WAIT_S", 0.6)
     told, attempt = resumed(tmp_path, before, Limits(heartbeat_ttl_s=0.2, unreachable_timeout_s=given))
     assert attempt == 2
     waits = f"only elsewhere can query it, so the next attempt starts after {given or 0.6:g} s of silent heartbeat"
@@ -88,7 +88,7 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
 def test_a_cluster_by_address_that_this_call_cannot_ask_is_waited_for_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "EMBEDDED_WAIT_S", 0.2)
+    monkeypatch.setattr(timings, "EMBEDDED_WAIT_S", 0.2)
     with pytest.raises(TimeoutError):
         resumed(tmp_path, "https://ray.example:8265", Limits(heartbeat_ttl_s=0.1), timeout_s=3)
 

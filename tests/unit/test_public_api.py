@@ -36,13 +36,15 @@ def test_these_names_are_exported_and_load(module: str, names: str) -> None:
         _ = found.nonsense
 
 
-@pytest.mark.parametrize("file", ["plugin_core/__init__.py", "plugin_core/engine.py"])
+@pytest.mark.parametrize("file", ["plugin_core/__init__.py", "plugin_core/engine.py", "prefect_integration/__init__.py"])
 def test_type_checkers_see_the_same_names_from_the_same_modules(file: str) -> None:
     tree = ast.parse((ROOT / file).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     module = importlib.import_module(file.removesuffix("/__init__.py").removesuffix(".py").replace("/", "."))
-    assert seen == {name: f"plugin_core.{home}" for name, home in module._HOME.items()}
+    package = file.partition("/")[0]
+    assert seen == {name: f"{package}.{home}" for home, names in module._PUBLIC.items() for name in names.split()}
+    assert module.__all__ == sorted(seen)
 
 
 def layers() -> list[list[str]]:

@@ -5,9 +5,11 @@ import math
 import pickle
 from typing import Any
 
+import cloudpickle
 import pytest
 
 from plugin_core import BatchInferResult, EvaluationResult, RunRef, TrainResult, parse_result
+from plugin_core.clusters.jobs_api import ApiError
 from plugin_core.errors import (
     FencedError,
     InfrastructureError,
@@ -15,6 +17,7 @@ from plugin_core.errors import (
     SpecChangedError,
     SpecError,
     StepError,
+    StorageError,
     UserCodeError,
     from_outcome,
 )
@@ -97,20 +100,49 @@ def test_numpy_and_torch_values_become_plain_numbers() -> None:
     assert safe["3"] == "a key that is no string"
 
 
-def test_errors_survive_pickling() -> None:
-    for error in (SpecChangedError("changed", ("a",)), UserCodeError("bad", "trace"), SpecError("x")):
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error)
-        assert again.args == error.args
+def all_errors(cls: type[RayTrainWorkflowsError] = RayTrainWorkflowsError) -> list[type[RayTrainWorkflowsError]]:
+    found = [cls, *(each for sub in cls.__subclasses__() for each in all_errors(sub))]
+    return [cls for cls in found if cls.__module__ == "plugin_core.errors"]
+
+
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle])
+@pytest.mark.parametrize("cls", all_errors())
+def test_every_error_has_a_message_and_details_which_survive_pickling(cls: type[Any], pickler: Any) -> None:
+    details = {} if cls is SpecChangedError else {"details": "trace"}
+    for error in (cls("why", **details), cls("why")):
+        again = pickler.loads(pickler.dumps(error))
+        assert type(again) is cls
+        assert (again.message, again.details, str(again)) == ("why", error.details, "why")
+        assert vars(again) == vars(error)
+    assert (cls("why").details, cls("").message) == ("", cls.__name__)
+
+
+def test_what_a_spec_error_adds_survives_pickling() -> None:
+    changed, spec = SpecChangedError("changed", ("a",), code_alone=True), SpecError("x; y")
+    spec.sentences = ("x", "y")
+    again = pickle.loads(pickle.dumps(changed))
+    assert (again.message, again.fields, again.code_alone) == ("changed", ("a",), True)
+    assert pickle.loads(pickle.dumps(spec)).sentences == ("x", "y")
+
+
+def test_an_answer_of_the_jobs_api_survives_pickling() -> None:
+    error = ApiError(500, "first\nlast", "http://head:8265/api/jobs/")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.message, again.status, again.text) == (error.message, 500, "first\nlast")
+    assert error.message == "cluster: http://head:8265/api/jobs/ returned 500: last"
+
+
+def test_rays_copy_of_an_error_has_its_message_and_details() -> None:
+    from ray.exceptions import RayTaskError
+
+    for cls in (UserCodeError, StorageError):
+        copy = RayTaskError("f", "Traceback", cls("why", "trace")).as_instanceof_cause()
+        assert isinstance(copy, cls)
+        assert (copy.message, copy.details) == ("why", "trace")
 
 
 def test_only_errors_of_the_surroundings_are_retryable() -> None:
-    def all_of(cls: type[RayTrainWorkflowsError]) -> list[type[RayTrainWorkflowsError]]:
-        return [cls, *(found for sub in cls.__subclasses__() for found in all_of(sub))]
-
-    retryable = {
-        cls.__name__ for cls in all_of(RayTrainWorkflowsError) if cls.retryable and cls.__module__ == "plugin_core.errors"
-    }
+    retryable = {cls.__name__ for cls in all_errors() if cls.retryable}
     assert retryable == {
         "ClusterUnreachableError",
         "StorageError",
@@ -120,8 +152,8 @@ def test_only_errors_of_the_surroundings_are_retryable() -> None:
     }
 
 
-@pytest.mark.parametrize("cls", [UserCodeError, InfrastructureError, FencedError])
-def test_an_outcome_becomes_its_error_again(cls: type[StepError]) -> None:
+@pytest.mark.parametrize("cls", [UserCodeError, InfrastructureError, FencedError, SpecError])
+def test_an_outcome_becomes_its_error_again(cls: type[StepError | SpecError]) -> None:
     error = from_outcome(cls.outcome, "why", "trace")
     assert type(error) is cls
     assert error.details == "trace"

@@ -23,7 +23,7 @@ BAD = {
         {"framework": "tourch"},
         "framework: got 'tourch'; expected torch, lightning, transformers",
     ),
-    "close framework": ({"framework": "tourch"}, "did you mean 'torch'?"),
+    "close framework": ({"framework": "tourch"}, "did you mean torch?"),
     "zero workers": ({"scaling_config": {"num_workers": 0}}, "scaling_config.num_workers: got 0; expected a whole"),
     "negative workers": ({"scaling_config": {"num_workers": -2}}, "scaling_config.num_workers: got -2; expected"),
     "bad pair": ({"scaling_config": {"num_workers": [3, 2]}}, "scaling_config.num_workers: got (3, 2); expected"),

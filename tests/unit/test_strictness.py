@@ -190,7 +190,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a column twice": ({**INFER, "partition_by": ["a", "a"]}, "partition_by: got 'a' 2 times; expected each name once"),
     "a set of columns": ({**INFER, "output_columns": {"a", "b"}}, "output_columns: got {'a', 'b'}; expected a list"),
     "a framework that is none": ({**EVALUATE, "framework": "nope"}, "framework: got 'nope'; expected torch"),
-    "a framework with a slip": ({**INFER, "framework": "tourch"}, "did you mean 'torch'?"),
+    "a framework with a slip": ({**INFER, "framework": "tourch"}, "did you mean torch?"),
     "a list as a metric's name": ({**EVALUATE, "must_beat": [["a"]], "compare_to": "/c"}, "must_beat: got ['a']"),
     "a list as kind": ({**TRAIN, "kind": ["train"]}, "kind: got ['train']; expected one of train, tune"),
     "a number as a field": ({**TRAIN, 5: 1}, "got the key 5; expected a field name"),

@@ -108,7 +108,7 @@ def test_a_receipt_whose_writer_died_before_the_submit_is_submitted_by_the_next_
 
 
 def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plugin_core.supervisor.ending.LEAVE_S", 1.0)  # the API never comes back for the end of the log
+    monkeypatch.setattr("plugin_core.supervisor.timings.LEAVE_S", 1.0)  # the API never comes back for the end of the log
     spec = spec_at(tmp_path)
     events: list[Event] = []
     with FakeCluster(plays=["hang"]) as cluster:
@@ -159,7 +159,7 @@ def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> N
 def test_submitting_to_a_cluster_that_accepts_no_job_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr("plugin_core.supervisor.supervisor.POLL_FIRST_S", 0.01)
+    monkeypatch.setattr("plugin_core.supervisor.timings.POLL_FIRST_S", 0.01)
 
     async def refuse(self: FakeCluster, request: web.Request) -> web.Response:
         return web.Response(status=status, text="runtime_env is not well-formed")

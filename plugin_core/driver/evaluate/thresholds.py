@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
+from plugin_core.errors.shown import did_you_mean
 from plugin_core.specs.evaluate import KNOWN_MODES
 from plugin_core.specs.json_values import is_number
 
@@ -60,8 +60,7 @@ def known(metrics: Mapping[str, Any], field: str, names: Iterable[str]) -> None:
     """Raise SpecError if one of `names` is not among the metrics."""
     for name in names:
         if name not in metrics:
-            close = difflib.get_close_matches(name, metrics, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
             raise SpecError(
-                f"{field}: got {name!r}, which the evaluation does not return; expected one of {', '.join(metrics)}{hint}"
+                f"{field}: got {name!r}, which the evaluation does not return; expected one of"
+                f" {', '.join(metrics)}{did_you_mean(name, metrics)}"
             )

@@ -13,10 +13,9 @@ from plugin_core.errors import FencedError, InfrastructureError, StorageError
 from plugin_core.errors.classify import classify
 from plugin_core.ray_internals.controller import ControllerCallback, WorkerGroupCallback, state_name
 from plugin_core.ray_internals.train_errors import UserExceptionWithTraceback
+from plugin_core.runs import timings
 from plugin_core.runs.fence import Fence
 
-#: Seconds between two checks of the fence, so that a controller stops by itself if its driver is frozen.
-FENCE_EVERY_S = 5.0
 #: Seconds to wait for more errors after some workers raised: a lost peer first shows as exceptions in its live peers.
 GRACE_S = 3.0
 _WAITING = frozenset({"initializing", "scheduling", "rescheduling", "restarting", "resizing"})
@@ -52,7 +51,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
                 os._exit(exc.exit_code)
             except StorageError as exc:
                 logger.warning("%s; training continues", exc.message)
-            time.sleep(FENCE_EVERY_S)
+            time.sleep(timings.FENCE_EVERY_S)
 
     # ---- errors of workers
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
+from plugin_core.errors.shown import did_you_mean
 from plugin_core.specs import search_space
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def _accepted(made: type[Any]) -> list[str]:
 def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], options: dict[str, Any]) -> Any:
     for option in options:
         if option not in accepted:
-            close = difflib.get_close_matches(option, accepted, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            hint = did_you_mean(option, accepted)
             raise SpecError(f"{field}.{option}: not an option of {name!r}; expected one of {', '.join(accepted)}{hint}")
     try:
         return made(**options)

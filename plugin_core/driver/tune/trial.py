@@ -6,7 +6,6 @@ from it. A leg is named after what it starts from, so starting it again resumes 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -22,6 +21,7 @@ from ray.tune.result import RESULT_DUPLICATE
 from plugin_core.driver.tune.report_channel import Sender
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.errors.classify import classify
+from plugin_core.errors.shown import did_you_mean
 from plugin_core.runs import code as run_code
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
@@ -152,11 +152,9 @@ class Trial(tune.Trainable):
             return
         metric, scheduler = self._search_spec.metric, self._search_spec.scheduler
         if metric not in metrics:
-            close = difflib.get_close_matches(metric, metrics, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            reported = ", ".join(metrics) or "nothing"
+            expected = (", ".join(metrics) or "nothing") + did_you_mean(metric, metrics)
             raise self._refused(
-                f"metric: got {metric!r}", f"which the train function did not report; expected one of {reported}{hint}"
+                f"metric: got {metric!r}", f"which the train function did not report; expected one of {expected}"
             )
         if scheduler is not None and scheduler.type in ("pbt", "pb2") and self._latest is None:
             raise self._refused(
@@ -172,5 +170,5 @@ class Trial(tune.Trainable):
 
     def _record(self, error: RayTrainWorkflowsError) -> None:
         assert self._leg is not None
-        end = AttemptEnd(error.outcome, error.message, getattr(error, "details", ""))
+        end = AttemptEnd(error.outcome, error.message, error.details)
         self._leg.record_end(self._context.attempt, end)
