@@ -10,12 +10,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlencode, urlunsplit
 
 from plugin_core.errors import SpecError
 from plugin_core.storage.small_files import check_size
+from plugin_core.storage.uris import S3_FLAGS
 
-KEYS = ("access_key", "secret_key", "session_token")
 #: Seconds to wait for a connection and for each read. With botocore's default of 60 a lookup could take minutes.
 CONNECT_S, READ_S = 5.0, 15.0
 #: Connection pool size: one for each thread that may read at once (see `threads`).
@@ -32,17 +31,18 @@ def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3
     """pyarrow's filesystem, and small-file access to the same storage. `attempts`: per request, in total."""
     from pyarrow import fs
 
-    without_keys = {name: value for name, value in options.items() if name not in KEYS}
-    made, _ = fs.FileSystem.from_uri(urlunsplit(("s3", bucket, "", urlencode(without_keys), "")))
-    # a URI cannot set retries, so take the options from the filesystem's pickled form: read by pyarrow's own rules (flags,
-    # the bucket's region), and exactly those that this version's constructor knows
-    _, (found,) = made.__reduce__()
-    found |= {name: options[name] for name in KEYS if name in options}
-    if "allow_delayed_open" in found:  # not in older versions
+    given: dict[str, Any] = {
+        name: value.lower() == "true" if name in S3_FLAGS else value for name, value in options.items()
+    }
+    if "region" not in given and "endpoint_override" not in given:
+        given["region"] = fs.resolve_s3_region(bucket)
+    given["retry_strategy"] = fs.AwsStandardS3RetryStrategy(max_attempts=attempts)
+    try:
         # a file smaller than one part is then sent in one request on close: a killed process leaves nothing behind
-        found["allow_delayed_open"] = options.get("allow_delayed_open", "true").lower() == "true"
-    retries = fs.AwsStandardS3RetryStrategy(max_attempts=attempts)
-    return fs.S3FileSystem(**found, retry_strategy=retries), S3Objects(options, found["region"], attempts)
+        made = fs.S3FileSystem(**{"allow_delayed_open": True} | given)
+    except TypeError:  # an older pyarrow does not know it
+        made = fs.S3FileSystem(**given)
+    return made, S3Objects(options, made.region, attempts)
 
 
 class S3Objects:
@@ -153,13 +153,12 @@ def _client(options: dict[str, str], region: str, attempts: int) -> Any:
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
     virtual = options.get("force_virtual_addressing", "").lower() == "true"
-    trusted = options.get("tls_verify_certificates", "true").lower() != "false"
     return Session().client(
         "s3",
         endpoint_url=endpoint,
         region_name=options.get("region") or region or None,
         use_ssl=options.get("scheme", "https") != "http",
-        verify=(options.get("tls_ca_file_path") or None) if trusted else False,
+        verify=options.get("tls_ca_file_path") or None,
         aws_access_key_id=options.get("access_key"),
         aws_secret_access_key=options.get("secret_key"),
         aws_session_token=options.get("session_token"),

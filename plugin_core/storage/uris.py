@@ -14,9 +14,11 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from plugin_core.errors import SpecError
 from plugin_core.errors.redaction import CONTROL, shown_uri
 
-_S3 = """region scheme endpoint_override access_key secret_key session_token allow_bucket_creation allow_bucket_deletion
-    check_directory_existence_before_creation allow_delayed_open force_virtual_addressing tls_ca_file_path
-    tls_verify_certificates smart_defaults"""
+#: Options of `pyarrow.fs.S3FileSystem` that are true or false.
+_S3_FLAGS = """allow_bucket_creation allow_bucket_deletion allow_delayed_open check_directory_existence_before_creation
+    force_virtual_addressing"""
+S3_FLAGS = frozenset(_S3_FLAGS.split())
+_S3 = "region scheme endpoint_override access_key secret_key session_token tls_ca_file_path"
 _S3FS = """endpoint_url key secret token anon use_ssl requester_pays default_block_size version_aware cache_regions
     max_concurrency fixed_upload_size"""
 _GCSFS = """project token access endpoint_url consistency default_location requester_pays version_aware block_size timeout
@@ -26,7 +28,7 @@ _ADLFS = """account_name account_key account_host connection_string credential s
 #: Scheme → allowed URI options; None: any, since they are passed to a user's function.
 OPTIONS: dict[str, frozenset[str] | None] = {
     "file": frozenset(),
-    "s3": frozenset(_S3.split()),
+    "s3": S3_FLAGS | frozenset(_S3.split()),
     "s3fs": frozenset(_S3FS.split()),
     "gs": frozenset(_GCSFS.split()),
     "gcsfs": frozenset(_GCSFS.split()),
@@ -108,6 +110,8 @@ def _check_options(uri: str, parts: SplitResult) -> None:
         if allowed is not None and name not in allowed:
             known = ", ".join(sorted(allowed)) or "none"
             raise SpecError(f"got {shown_uri(uri)!r} with option {name!r}; expected options of {parts.scheme}://: {known}")
+        if parts.scheme == "s3" and name in S3_FLAGS and value.lower() not in ("true", "false"):
+            raise SpecError(f"got {shown_uri(uri)!r} with option {name!r}; expected true or false as its value")
         if SECRET.search(name) and not value.startswith("$"):
             raise SpecError(
                 f"got {parts.scheme}://{parts.hostname or ''}?{name}=…; a secret must be given as"

@@ -29,6 +29,8 @@ from plugin_core.errors.redaction import shown_uri
 from plugin_core.registry.api import open_registry
 from plugin_core.runs.directory import RunDir
 from plugin_core.storage.location import Location
+from plugin_core.storage.s3_backend import opened
+from plugin_core.storage.uris import OPTIONS
 from plugin_core.supervisor.supervisor import run
 from tests.support.fake_steps import spec_at
 
@@ -72,6 +74,27 @@ def test_an_option_that_a_scheme_does_not_know_is_refused_without_its_value() ->
             with pytest.raises(SpecError, match=f"'{name}'; expected options of {scheme}://") as caught:
                 Location.of(f"{scheme}://b/x?{name}=hunter2")
             assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tls_verify_certificates", "smart_defaults"])
+def test_an_option_that_pyarrow_would_drop_is_refused(name: str) -> None:
+    with pytest.raises(SpecError, match=f"'{name}'; expected options of s3://"):
+        Location.of(f"s3://b/x?{name}=false")
+
+
+def test_a_flag_of_a_uri_is_true_or_false() -> None:
+    with pytest.raises(SpecError, match="'allow_bucket_creation'; expected true or false"):
+        Location.of("s3://b/x?allow_bucket_creation=maybe")
+
+
+def test_pyarrows_filesystem_takes_every_option_of_an_s3_uri() -> None:
+    """A dropped option would be a value that changes silently."""
+    values = {"region": "eu-west-1", "scheme": "http", "endpoint_override": "127.0.0.1:9", "tls_ca_file_path": "/ca.pem"}
+    values |= dict.fromkeys(("access_key", "secret_key", "session_token"), "x")
+    options = {name: values.get(name, "true") for name in OPTIONS["s3"]}
+    made, _ = opened("b", options, 1)
+    _, (kept,) = made.__reduce__()
+    assert {name: str(kept[name]).replace("True", "true") for name in options} == options
 
 
 @pytest.mark.parametrize(
