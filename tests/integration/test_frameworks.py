@@ -44,7 +44,7 @@ def spec_of(name: str, folder: Path, around: str, epochs: int) -> TrainSpec:
     loop, fields = spec.train_loop_per_worker, {}
     if name in TREES:
         # what the declaration makes of itself, so that a test's loop can be around it
-        loop = f"plugin_core.driver.train.frameworks.build.{name}:declared_loop"
+        loop = f"plugin_core.driver.train.frameworks.{name}:declared_loop"
         config = {"params": {"seed": spec.seed, **spec.params}, "label_column": spec.label_column}
         config |= {"num_boost_round": epochs, "early_stopping_rounds": None, "checkpoint_frequency": 1}
         config |= {"datasets": ["train"]}
