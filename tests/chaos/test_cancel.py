@@ -79,7 +79,7 @@ def test_cancel_after_the_end(tmp_path: Path, trail: Trail, cluster: LocalCluste
 
 
 @pytest.mark.slow
-def test_a_cancel_while_the_api_is_away_is_obeyed_by_the_driver(
+def test_the_driver_obeys_a_cancel_while_the_api_is_away(
     tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy]
 ) -> None:
     gate = proxy(head.address)

@@ -32,9 +32,7 @@ finally:
 @pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("home", ["on the volume", "in the container"])
-def test_a_container_that_is_made_anew_on_the_same_volume_goes_on_with_its_run(
-    tmp_path: Path, trail: Trail, home: str
-) -> None:
+def test_a_container_recreated_on_the_same_volume_continues_its_run(tmp_path: Path, trail: Trail, home: str) -> None:
     """Where the old head's folder is on the volume too, its death is proven; else its silence is waited for."""
     limits = {} if home == "on the volume" else {"unreachable_timeout_s": 8.0}
 

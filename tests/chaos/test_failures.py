@@ -31,7 +31,7 @@ def test_a_users_exception_ends_the_step_at_once(tmp_path: Path, trail: Trail, c
 
 
 @pytest.mark.slow
-def test_a_loop_that_always_dies_spends_both_budgets(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+def test_a_loop_that_always_dies_uses_up_both_budgets(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     loop = {"die_at": 4, "die_how": "exit"}
     spec = spec_at(
         tmp_path,

@@ -67,7 +67,7 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
-def test_the_head_is_killed_and_a_new_one_goes_on(tmp_path: Path, trail: Trail) -> None:
+def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail) -> None:
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
         cluster = LocalCluster(num_cpus=3)

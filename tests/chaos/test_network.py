@@ -20,7 +20,7 @@ from plugin_core.errors.plain_text import plain
 
 
 @pytest.mark.parametrize("mode", ["black hole", pytest.param(500, marks=pytest.mark.slow)])
-def test_the_job_finishes_while_its_api_is_away(
+def test_the_job_finishes_while_its_api_is_down(
     tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Away for longer than every time-out of the client; nothing is started again, and the result is returned."""

@@ -65,7 +65,7 @@ def test_killed(tmp_path: Path, trail: Trail, head: Head, moment: str, receipts_
 
 
 @pytest.mark.parametrize("times", [10, pytest.param(50, marks=pytest.mark.slow)])
-def test_two_at_the_same_moment_many_times(tmp_path: Path, trail: Trail, times: int) -> None:
+def test_two_calls_at_the_same_moment_many_times(tmp_path: Path, trail: Trail, times: int) -> None:
     """Two processes call with random delays up to a tenth of a second; the job is a stub that counts."""
     import random
 
@@ -100,7 +100,7 @@ def test_two_at_the_same_moment_many_times(tmp_path: Path, trail: Trail, times: 
 
 
 @pytest.mark.slow
-def test_two_at_the_same_moment_with_real_training_and_clocks_an_hour_apart(
+def test_two_calls_at_the_same_moment_with_real_training_and_clocks_an_hour_apart(
     tmp_path: Path, trail: Trail, head: Head
 ) -> None:
     for number in range(3):

@@ -53,7 +53,7 @@ def goes_on_after_its_driver_is_killed(running: Running, trail: Trail) -> Any:
 
 
 @pytest.mark.slow
-def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
+def test_a_run_on_s3fs_continues_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
     endpoint = dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]
     running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url=http://{endpoint}", trail.file), cluster)
     goes_on_after_its_driver_is_killed(running, trail)
@@ -61,7 +61,7 @@ def test_a_run_on_s3fs_goes_on_after_its_driver_is_killed(s3: str, trail: Trail,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])
-def test_a_run_on_another_cloud_goes_on_after_its_driver_is_killed(
+def test_a_run_on_another_cloud_continues_after_its_driver_is_killed(
     request: pytest.FixtureRequest, trail: Trail, head: Head, cloud: str
 ) -> None:
     storage: str = request.getfixturevalue(cloud)
@@ -73,7 +73,9 @@ def test_a_run_on_another_cloud_goes_on_after_its_driver_is_killed(
         assert Path(folder, "state.json").exists()
 
 
-def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+def test_a_full_disk_is_reported_and_the_last_checkpoint_is_kept(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
     """The second checkpoint's file is a link to /dev/full, on which every write finds no space left."""
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE)
     full = tmp_path / "run" / "checkpoint_a001_000002"
@@ -100,7 +102,7 @@ def test_a_full_disk_is_said_and_the_last_checkpoint_is_kept(tmp_path: Path, tra
         pytest.param("lists an absent directory", marks=pytest.mark.slow),
     ],
 )
-def test_training_resumes_whatever_happened_to_rays_snapshot(
+def test_training_resumes_whatever_state_rays_snapshot_is_in(
     tmp_path: Path, trail: Trail, cluster: LocalCluster, broken: str
 ) -> None:
     loop = {"steps": 9, "die_at": 7, "die_how": "raise"}

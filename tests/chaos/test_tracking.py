@@ -85,7 +85,7 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
+def test_a_server_that_stays_away_is_a_warning_and_catches_up_later(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
     (port,) = free_ports(1)
@@ -102,7 +102,7 @@ def test_a_server_that_stays_away_is_a_warning_and_is_logged_to_afterwards(
 
 
 @pytest.mark.slow
-def test_native_calls_join_the_run_and_those_of_other_ranks_make_none(
+def test_native_calls_join_the_run_and_those_of_other_ranks_create_none(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:

@@ -104,7 +104,7 @@ def test_the_smallest_dag_of_the_docs_gives_a_trained_model(airflow: AirflowServ
 
 
 @pytest.mark.slow
-def test_new_data_retrains_warm_from_the_champion_and_the_better_model_is_promoted(airflow: AirflowServer) -> None:
+def test_new_data_retrains_warm_from_the_champion_and_promotes_the_better_model(airflow: AirflowServer) -> None:
     """`example_dags/retrain.py`, twice: without a champion, then with the one that the first run promoted."""
     started_from: list[Any] = []
     seen: set[str] = set()

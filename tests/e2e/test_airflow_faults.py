@@ -105,7 +105,7 @@ def test_clear_while_running_attaches_to_the_live_job(scenario: Make, dag_id: st
 
 
 @pytest.mark.slow
-def test_clear_after_a_failure_resumes_with_the_mended_code(scenario: Make) -> None:
+def test_clear_after_a_failure_resumes_with_the_corrected_code(scenario: Make) -> None:
     it = scenario("mended").begin()
     assert it.airflow.wait(it.dag_id, it.run_id) == "failed"
     assert it.trail.steps() == [0, 1, 2]
@@ -117,7 +117,7 @@ def test_clear_after_a_failure_resumes_with_the_mended_code(scenario: Make) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dag_id", ["deferred", "synchronous"])
-def test_clear_after_success_starts_anew(scenario: Make, dag_id: str) -> None:
+def test_clear_after_success_starts_from_scratch(scenario: Make, dag_id: str) -> None:
     it = scenario(dag_id).begin("go")
     first = it.succeeds([1], repeated=0)
     clear_and_wait(it)

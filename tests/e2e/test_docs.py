@@ -30,7 +30,7 @@ def program(page: str, language: str = "python") -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("head")
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_runs_as_written(page: str, tmp_path: Path) -> None:
+def test_a_page_of_the_docs_runs_as_written(page: str, tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{program(page)}")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=600)

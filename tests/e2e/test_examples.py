@@ -98,7 +98,7 @@ def test_population_based_training_finds_a_champion(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_loop_beats_or_keeps_the_champion_as_the_months_data_has_it(tmp_path: Path) -> None:
+def test_the_loop_beats_or_keeps_the_champion_depending_on_the_months_data(tmp_path: Path) -> None:
     said = told(["-m", "example_flows.loop", str(tmp_path / "runs")], tmp_path / "prefect")
     outcomes = re.findall(r"^(\w+): (\w+): .*; the champion is version (\d)$", said, re.MULTILINE)
     assert outcomes == [("january", "promoted", "1"), ("february", "promoted", "2"), ("march", "kept", "2")]
@@ -107,7 +107,7 @@ def test_the_loop_beats_or_keeps_the_champion_as_the_months_data_has_it(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_subject_is_learned_as_dreambooth_has_it(tmp_path: Path) -> None:
+def test_a_subject_is_learned_as_in_dreambooth(tmp_path: Path) -> None:
     pytest.importorskip("diffusers")
     table = run(["-m", "example_flows.dreambooth", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test subject_loss"]) < 0.5, "1 is the noise itself"

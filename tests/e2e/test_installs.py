@@ -59,7 +59,7 @@ OTHERS = {"": ("prefect", "airflow", "torch"), "prefect": ("airflow", "torch"), 
 
 
 @pytest.mark.parametrize("extra", ["", "prefect", "airflow"])
-def test_it_installs_alone_and_runs_its_own_part(extra: str, tmp_path: Path) -> None:
+def test_each_extra_installs_alone_and_runs_its_own_part(extra: str, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = str(venv / "bin" / "python")

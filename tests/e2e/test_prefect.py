@@ -123,7 +123,7 @@ def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows
     assert flows.rundir("fails_once", "fit").receipts() == [1]
 
 
-def test_an_exception_of_the_users_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
+def test_a_users_exception_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
     assert flows.start("bad_data").wait(timeout=600) == 1
     eventually(lambda: flows.tasks("bad_data")[0].state_name, "Failed")
     (task,) = flows.tasks("bad_data")
@@ -132,7 +132,7 @@ def test_an_exception_of_the_users_is_not_retried_and_its_message_is_in_the_stat
     assert flows.rundir("bad_data", "train").receipts() == [1]
 
 
-def test_the_step_is_to_be_seen_in_prefect(flows: Flows, chain: list[TaskRun]) -> None:
+def test_the_step_is_visible_in_prefect(flows: Flows, chain: list[TaskRun]) -> None:
     (run,) = flows.runs("chain")
     found = Run(flows.client, run.id, flows.storage).artifacts()
     assert {key.removeprefix("chain-train-") for key in found if key.startswith("chain-train-")} == {
@@ -152,7 +152,7 @@ def test_the_step_is_to_be_seen_in_prefect(flows: Flows, chain: list[TaskRun]) -
     assert "chain-evaluate-report" in found
 
 
-def test_the_checkpoint_is_an_asset_and_the_predictions_one_made_from_it_and_the_data(
+def test_the_checkpoint_is_an_asset_and_the_predictions_are_derived_from_it_and_the_data(
     flows: Flows, chain: list[TaskRun]
 ) -> None:
     trained, predicted = chain[0].state.result(), chain[-1].state.result()

@@ -61,7 +61,7 @@ def test_a_cancel_of_the_parent_stops_the_job_of_a_subflow(
 
 
 @slow
-def test_the_hook_stops_the_job_of_a_flow_whose_process_is_gone(
+def test_the_hook_stops_the_job_of_a_flow_whose_process_died(
     client: SyncPrefectClient, served: Process, storage: Path
 ) -> None:
     """The flow's process cannot do it: it is frozen when the cancel comes, and killed by the runner after its grace."""

@@ -56,7 +56,7 @@ def test_tune_and_retrain_return_what_they_are_typed_to(tmp_path: Path) -> None:
         assert cluster.submits == 4
 
 
-def test_a_move_of_an_alias_is_made_once_in_a_flow_run(tmp_path: Path) -> None:
+def test_an_alias_moves_once_in_a_flow_run(tmp_path: Path) -> None:
     registry, checkpoints = str(tmp_path / "models"), [str(tmp_path / name) for name in ("one", "two")]
     for place in checkpoints:
         Path(place).mkdir()

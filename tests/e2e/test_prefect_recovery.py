@@ -68,7 +68,7 @@ def test_a_flow_process_that_is_killed_leaves_its_job_and_a_retry_of_the_flow_ru
 
 
 @slow
-def test_a_flow_run_whose_runner_is_killed_too_goes_on_without_hands(
+def test_a_flow_run_whose_runner_is_killed_too_continues_by_itself(
     client: SyncPrefectClient, runner: Process, storage: Path, tmp_path: Path
 ) -> None:
     run = start(client, f"direct/{tmp_path.name}", storage)

@@ -140,7 +140,7 @@ def test_a_preprocessor_of_the_checkpoint_transforms_each_batch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key_column", [None, "key"])
-def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
+def test_a_killed_driver_leaves_each_row_exactly_once(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str, key_column: str | None
 ) -> None:
     pids = tmp_path / "pids"
@@ -162,7 +162,7 @@ def test_a_killed_driver_leaves_no_row_twice_and_none_missing(
 
 
 @pytest.mark.slow
-def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
+def test_a_killed_actor_leaves_each_row_exactly_once(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
     pids = tmp_path / "pids"
@@ -178,7 +178,7 @@ def test_a_killed_actor_leaves_no_row_twice_and_none_missing(
     check_rows(read(result.output))
 
 
-def test_what_cannot_be_is_refused_before_anything_runs(
+def test_impossible_settings_are_refused_before_anything_runs(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
     (tmp_path / "out").mkdir()
@@ -204,7 +204,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 
 
 @pytest.mark.slow
-def test_a_predictor_that_loses_rows_is_told_where_rows_count(
+def test_a_predictor_that_loses_rows_is_reported_where_rows_count(
     cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str
 ) -> None:
     with pytest.raises(UserCodeError, match=r"predictor: returned 25 rows for 50; expected one per input row"):

@@ -73,7 +73,7 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
         (("cancel", "none"), "expected a run directory"),
     ],
 )
-def test_what_is_refused_exits_with_2_and_one_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_refused_input_exits_with_2_and_one_sentence(folder: Path, arguments: tuple[str, ...], words: str) -> None:
     (folder / "bad.yaml").write_text("framework: python\ntrain_loop_per_worker: mine:loop\nfrobnicate: 1\n")
     done = raytrain(folder, *arguments, RAY_STORAGE=str(folder / "storage"))
     assert done.returncode == 2, done.stderr
@@ -98,7 +98,7 @@ def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) 
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
+def test_an_interrupted_run_continues_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
     spec = {
         "framework": "python",
         "train_loop_per_worker": "devtools.steps:counting_loop",

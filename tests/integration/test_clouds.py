@@ -32,12 +32,12 @@ class TestGcs(StorageContract):
 
 
 @pytest.mark.parametrize("cloud", ["azure", "gcs"])
-def test_a_wrong_bucket_is_told_before_a_submit(request: pytest.FixtureRequest, cloud: str, tmp_path: Path) -> None:
+def test_a_wrong_bucket_is_reported_before_a_submit(request: pytest.FixtureRequest, cloud: str, tmp_path: Path) -> None:
     uri: str = request.getfixturevalue(cloud)
     refused(tmp_path, uri.replace("//runs", "//none"), "whose bucket does not exist")
 
 
-def test_a_wrong_key_of_azure_is_told_before_a_submit(azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_azure_key_is_reported_before_a_submit(azure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = re.sub("AccountKey=[^;]*", "AccountKey=" + base64.b64encode(b"word" * 16).decode(), os.environ[AZURE_VARIABLE])
     monkeypatch.setenv("WRONG_CONNECTION", wrong)
     monkeypatch.setenv("RAYTRAIN_URI_VARIABLES", "WRONG_CONNECTION")

@@ -55,7 +55,7 @@ def test_each_format_is_read(tmp_path: Path) -> None:
     assert rows(DatasetConfig(path=str(disk), format="huggingface")) == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
-def test_a_folder_that_huggingface_did_not_write_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_huggingface_did_not_write_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"has no state\.json that lists files; expected a folder written by datasets"):
         rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
 
@@ -94,7 +94,7 @@ def judge(checkpoint: Any, dataset: Any) -> dict[str, float]:
 
 
 @pytest.mark.slow
-def test_parts_shards_and_a_preprocessor_that_goes_with_the_checkpoint(tmp_path: Path) -> None:
+def test_parts_shards_and_a_preprocessor_saved_with_the_checkpoint(tmp_path: Path) -> None:
     file = str(tmp_path / "x.parquet")
     pyarrow.parquet.write_table(pa.table({"x": np.arange(400, dtype=np.float64)}), file)
 
@@ -133,7 +133,7 @@ def test_parts_shards_and_a_preprocessor_that_goes_with_the_checkpoint(tmp_path:
     assert 1.2 < evaluation.metrics["largest"] < 2, "in deviations of the training's part"
 
 
-def test_what_makes_no_preprocessor_is_told(tmp_path: Path) -> None:
+def test_a_function_that_returns_no_preprocessor_is_reported(tmp_path: Path) -> None:
     file = str(tmp_path / "x.parquet")
     pyarrow.parquet.write_table(pa.table({"x": [1.0]}), file)
     spec = TrainSpec(

@@ -140,7 +140,7 @@ def mean_squares(checkpoint: Any, dataset: Any) -> dict[str, Any]:
     ],
 )
 @pytest.mark.slow
-def test_what_does_not_fit_is_said_once_and_not_retried(
+def test_settings_that_do_not_fit_are_reported_once_and_not_retried(
     cluster: LocalCluster, tmp_path: Path, rows: str, fields: dict[str, Any], error: Any, words: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_said_once_and_not_retried(
 
 
 @pytest.mark.slow
-def test_a_function_that_raises_is_the_users(cluster: LocalCluster, tmp_path: Path, rows: str) -> None:
+def test_an_error_in_a_function_is_the_users(cluster: LocalCluster, tmp_path: Path, rows: str) -> None:
     class Broken:
         def __init__(self, checkpoint: Any):
             raise ValueError("no such layer")

@@ -111,7 +111,7 @@ def sessions() -> Iterator[tuple[OwnHead, OwnHead]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_goes_on_after_a_killed_worker_and_in_another_session_with_other_workers(
+def test_continues_after_a_killed_worker_and_in_another_session_with_other_workers(
     name: str, tmp_path: Path, sessions: tuple[OwnHead, OwnHead]
 ) -> None:
     """Two workers, of which one is killed; two again, which fail; in another Ray one, which a second one joins. Each group
@@ -199,9 +199,7 @@ def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["xgboost", "lightgbm"])
-def test_a_label_column_that_is_not_in_the_data_is_told_before_a_worker_starts(
-    name: str, tmp_path: Path, here: None
-) -> None:
+def test_a_missing_label_column_is_reported_before_a_worker_starts(name: str, tmp_path: Path, here: None) -> None:
     spec = example(name).SPEC
     update = {"label_column": "targt", "run_config": RunConfig(name="label", storage_path=str(tmp_path))}
     with pytest.raises(SpecError, match="label_column: got 'targt', not found in dataset 'train'; expected one of mean"):
@@ -242,7 +240,7 @@ def test_keras_does_regression_too(tmp_path: Path, here: None) -> None:
     assert scores == {"val_loss": pytest.approx(result.metrics["val_loss"], abs=1e-3)}
 
 
-def test_frameworks_of_the_tests_are_all_there_are() -> None:
+def test_every_framework_has_an_example_and_a_sum() -> None:
     from plugin_core.specs.frameworks import FRAMEWORKS
 
     assert {example(name).SPEC.framework for name in NAMES} == set(FRAMEWORKS) - {"python"}

@@ -102,7 +102,7 @@ def test_a_path_that_is_not_shared_is_refused_before_training(hosts: Hosts) -> N
         run(spec_at(str(hosts.private)), hosts.cluster())
 
 
-def test_a_path_that_only_some_hosts_see_is_refused_with_the_way_out(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_path_that_only_some_hosts_see_is_refused_with_a_solution(hosts: Hosts, tmp_path: Path) -> None:
     """The driver sees the run directory, another host does not."""
     hidden = tmp_path / "storage"
     hidden.mkdir()

@@ -12,7 +12,7 @@ from tests.support.fake_kubernetes import FakeKubernetes
 
 
 @pytest.mark.slow
-def test_a_step_runs_on_a_cluster_of_its_own_with_the_token_of_its_secret(tmp_path: Path, head: Head) -> None:
+def test_a_step_runs_on_its_own_cluster_with_the_token_from_a_secret(tmp_path: Path, head: Head) -> None:
     trail = Trail(tmp_path / "trail.jsonl")
     with FakeKubernetes(tmp_path, token=head.token) as kubernetes:
         cluster = KubeRayCluster(

@@ -22,14 +22,14 @@ def test_it_is_shared_between_processes(head: Head) -> None:
     assert {process.communicate()[0].strip() for process in found} == {head.mark}
 
 
-def test_its_state_is_for_its_owner_alone(head: Head) -> None:
+def test_its_state_is_readable_by_its_owner_only(head: Head) -> None:
     folder = local_head.state_dir()
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "state.json").stat().st_mode & 0o077 == 0
     assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
 
 
-def test_it_listens_on_loopback_alone(head: Head) -> None:
+def test_it_listens_on_loopback_only(head: Head) -> None:
     addresses = {
         connection.laddr.ip
         for process in head.processes()
@@ -60,7 +60,7 @@ def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone
 
 @needs_namespaces
 @pytest.mark.parametrize("step_s", [3600, -3600])
-def test_a_clock_that_was_set_by_an_hour_leaves_a_live_head_alone(head: Head, tmp_path: Path, step_s: int) -> None:
+def test_a_clock_changed_by_an_hour_leaves_a_live_head_alone(head: Head, tmp_path: Path, step_s: int) -> None:
     code = "import psutil; from plugin_core.clusters import local_head; print(psutil.boot_time(), local_head.ensure().mark)"
     command = with_clock_set_by(step_s, tmp_path, [sys.executable, "-c", code])
     booted, mark = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
@@ -70,9 +70,7 @@ def test_a_clock_that_was_set_by_an_hour_leaves_a_live_head_alone(head: Head, tm
 
 
 @pytest.mark.slow
-def test_a_clock_that_was_set_back_by_an_hour_does_not_keep_an_idle_head(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_set_back_by_an_hour_does_not_keep_an_idle_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "idle"))
     idle = local_head.ensure(num_cpus=1, idle_timeout_s=3.0)
     used = time.time() + 3600

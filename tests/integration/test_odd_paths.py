@@ -43,7 +43,7 @@ def dag_folder(parent: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", ["local", pytest.param("s3", marks=pytest.mark.slow)])
-def test_a_step_runs_whatever_signs_its_storage_and_its_code_have_in_their_paths(
+def test_a_step_runs_whatever_characters_the_paths_of_its_storage_and_code_have(
     tmp_path: Path, cluster: LocalCluster, s3: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = dag_folder(tmp_path / "dags")

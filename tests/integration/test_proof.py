@@ -53,7 +53,7 @@ def refused(uri: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
-def test_a_storage_that_was_proven_is_only_asked_whether_it_was(
+def test_a_storage_that_was_proven_is_only_asked_for_its_marker(
     s3: str, way: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with in_front_of(s3.replace("/prefix", f"/proven-{way.__name__}"), strip=False) as (uri, requests):

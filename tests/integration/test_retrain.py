@@ -107,7 +107,7 @@ def test_a_first_model_is_promoted(cluster: LocalCluster, tmp_path: Path, data: 
 
 
 @pytest.mark.slow
-def test_the_same_data_is_left_alone(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+def test_unchanged_data_is_not_retrained(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(15)
     first = run(spec(tmp_path, "monday"), cluster)
     same = run(spec(tmp_path, "tuesday"), cluster)
@@ -116,7 +116,7 @@ def test_the_same_data_is_left_alone(cluster: LocalCluster, tmp_path: Path, data
 
 
 @pytest.mark.slow
-def test_the_champion_is_beaten_or_kept_as_the_data_has_it(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+def test_the_champion_is_beaten_or_kept_depending_on_the_data(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(15)
     first = run(spec(tmp_path, "monday"), cluster)
     data(12)
@@ -134,7 +134,7 @@ def test_the_champion_is_beaten_or_kept_as_the_data_has_it(cluster: LocalCluster
 
 
 @pytest.mark.slow
-def test_two_at_once_do_not_train_at_once(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+def test_two_concurrent_retrainings_do_not_train_at_once(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(12)
     go = {"train_config": {"go": str(tmp_path / "go")}}
     with ThreadPoolExecutor(3) as pool:
@@ -188,7 +188,7 @@ def test_a_champion_that_moved_meanwhile_is_the_one_to_beat(cluster: LocalCluste
 
 
 @pytest.mark.slow
-def test_a_training_without_a_checkpoint_is_told_as_such(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+def test_a_training_without_a_checkpoint_is_reported_as_such(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(12)
     with pytest.raises(UserCodeError, match="train: reported no checkpoint; a retraining needs one to evaluate"):
         run(spec(tmp_path, "nothing", train_config={"keep": False}), cluster)

@@ -37,7 +37,7 @@ class TestS3fs(StorageContract):
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
-def test_what_is_absent_in_a_bucket_of_any_name_is_absent(s3: str, way: Callable[[str], str]) -> None:
+def test_an_absent_file_reads_as_absent_in_a_bucket_of_any_name(s3: str, way: Callable[[str], str]) -> None:
     found = re.search(r"endpoint_override=([^&]+)", s3)
     assert found is not None
     boto3.client("s3", endpoint_url=f"http://{found[1]}").create_bucket(Bucket="no-such-bucket-but-one")
@@ -87,7 +87,9 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.parametrize("way", ["s3", "s3fs"])
 @pytest.mark.parametrize("keys", ["WRONG", "OTHER"])
-def test_wrong_keys_and_no_permission_are_told_before_a_submit(guarded: str, tmp_path: Path, way: str, keys: str) -> None:
+def test_wrong_keys_and_missing_permissions_are_reported_before_a_submit(
+    guarded: str, tmp_path: Path, way: str, keys: str
+) -> None:
     if way == "s3":
         uri = f"{guarded}&access_key=${keys}_KEY&secret_key=${keys}_SECRET"
     else:
@@ -96,7 +98,7 @@ def test_wrong_keys_and_no_permission_are_told_before_a_submit(guarded: str, tmp
 
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
-def test_a_wrong_bucket_is_told_before_a_submit(s3: str, tmp_path: Path, way: Callable[[str], str]) -> None:
+def test_a_wrong_bucket_is_reported_before_a_submit(s3: str, tmp_path: Path, way: Callable[[str], str]) -> None:
     refused(tmp_path, way(s3.replace("s3://runs/", "s3://no-such-bucket/")), "whose bucket does not exist")
 
 

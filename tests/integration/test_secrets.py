@@ -109,7 +109,7 @@ def listed(head: Head, submission_id: str) -> bytes:
     return asyncio.run(ask())
 
 
-def test_secrets_reach_every_process_of_a_job_and_nothing_that_others_read(tmp_path: Path, head: Head) -> None:
+def test_secrets_reach_every_process_of_a_job_and_nowhere_that_others_read(tmp_path: Path, head: Head) -> None:
     key, file = canary("variable"), canary("file")
     cluster = cluster_with(head, key, file, OTHER="of the cluster", THIRD="of the cluster")
     spec = spec_at(
@@ -149,7 +149,7 @@ def test_a_secret_that_the_users_code_raises_is_in_no_error_and_no_file_of_the_r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancelled", "killed"])
-def test_nothing_handed_over_outlives_a_job_that_is_stopped(tmp_path: Path, head: Head, how: str) -> None:
+def test_handed_over_values_do_not_outlive_a_stopped_job(tmp_path: Path, head: Head, how: str) -> None:
     key, file = canary(how), canary(f"{how}file")
     cluster, uri = cluster_with(head, key, file), str(tmp_path / "train")
     ended: list[BaseException] = []

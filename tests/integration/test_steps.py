@@ -264,7 +264,7 @@ def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, head: Head, 
     assert set(started).isdisjoint({"DatasetManager", "PlacementGroupCleaner", "PreemptionWatcher"}), started
 
 
-def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_by_that_name(tmp_path: Path, head: Head) -> None:
+def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_with_its_name(tmp_path: Path, head: Head) -> None:
     """The driver is told another path than the orchestrator wrote to, as on a cluster without that mount."""
 
     class Elsewhere(RayCluster):

@@ -54,7 +54,7 @@ def test_a_small_file_is_written_read_looked_up_and_deleted_by_one_request_each(
     assert asked(root.delete_dir) == ["LIST", "DELETE"]
 
 
-def test_a_small_file_of_a_stream_is_one_request_so_that_a_kill_leaves_nothing_of_it(root: Location, asked: Asked) -> None:
+def test_a_small_streamed_file_is_one_request_so_a_kill_leaves_nothing_of_it(root: Location, asked: Asked) -> None:
     def write() -> None:
         with root.fs.open_output_stream(root.child("streamed").path) as stream:
             stream.write(b"x" * 100_000)
@@ -68,7 +68,7 @@ def test_a_look_at_the_fence_is_one_request(root: Location, asked: Asked) -> Non
     assert asked(fence.check) == ["HEAD"]
 
 
-def test_what_a_killed_upload_left_is_aborted(root: Location) -> None:
+def test_the_leftovers_of_a_killed_upload_are_aborted(root: Location) -> None:
     upload = f"""
         import os, signal, time
         from plugin_core.storage.location import Location

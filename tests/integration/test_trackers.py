@@ -80,7 +80,7 @@ def test_mlflow_has_one_run_with_every_step_once_however_often_it_is_logged(serv
     assert links["mlflow"] == f"{server}/#/experiments/{experiment.experiment_id}/runs/{run_id}"
 
 
-def test_mlflow_is_told_how_a_run_ended_and_at_which_of_the_users_steps(server: str, tmp_path: Path) -> None:
+def test_mlflow_gets_how_a_run_ended_and_at_which_user_step(server: str, tmp_path: Path) -> None:
     for name, outcome, status in (("bad", "user_error", "FAILED"), ("cancelled", "cancelled", "KILLED")):
         tracker = MLflow(tracking_uri=server, experiment_name="ends", step_metric="epoch")
         rundir = finished(tmp_path, tracker, name, outcome=outcome)
@@ -104,7 +104,7 @@ def test_mlflow_takes_metrics_of_any_name_and_number(server: str, tmp_path: Path
     assert "text" not in metrics
 
 
-def test_mlflow_says_what_it_cannot_log_into(server: str, tmp_path: Path) -> None:
+def test_mlflow_refuses_runs_that_it_cannot_log_into(server: str, tmp_path: Path) -> None:
     client = mlflow.MlflowClient(server)
     client.delete_experiment(client.create_experiment("gone"))
     with pytest.raises(SpecError, match=r"tracking.mlflow.experiment_name: got 'gone', which is deleted"):
@@ -119,7 +119,7 @@ def test_mlflow_says_what_it_cannot_log_into(server: str, tmp_path: Path) -> Non
         replay(finished(tmp_path, MLflow(tracking_uri=f"http://127.0.0.1:{port}"), "away"))
 
 
-def test_a_run_of_the_users_own_is_logged_into(server: str, tmp_path: Path) -> None:
+def test_an_existing_run_of_the_user_is_logged_into(server: str, tmp_path: Path) -> None:
     client = mlflow.MlflowClient(server)
     own = client.create_run(client.create_experiment("own"), run_name="mine").info.run_id
     replay(finished(tmp_path, MLflow(tracking_uri=server, run_id=own)))
@@ -146,7 +146,7 @@ def test_eight_runs_at_once_are_eight_in_a_new_experiment(server: str, tmp_path:
         assert history(server, run_id_of(rundir), "number") == [(step, number) for step in STEPS]
 
 
-def test_mlflow_has_the_checkpoints_that_the_run_keeps_where_asked(server: str, tmp_path: Path) -> None:
+def test_mlflow_gets_the_kept_checkpoints_if_asked(server: str, tmp_path: Path) -> None:
     rundir = finished(tmp_path, MLflow(tracking_uri=server, log_checkpoints=True))
     rundir.location.child(CHECKPOINTS[7], "state.json").write(b"{}")  # and the other is deleted
     rundir.location.child(CHECKPOINTS[7], "parts", "0.bin").write(b"0")

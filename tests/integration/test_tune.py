@@ -59,7 +59,7 @@ def table(result: Any) -> dict[int, dict[str, Any]]:
     return {row["config"]["train_loop_config"]["step"]: row for row in rows}
 
 
-def test_the_best_trial_is_found_and_its_checkpoint_with_it(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_best_trial_is_found_with_its_checkpoint(cluster: LocalCluster, tmp_path: Path) -> None:
     space = {"train_loop_config": {"step": {"grid_search": [2, 1]}}}
     given = spec(tmp_path, param_space=space)
     result = run(given, cluster)
@@ -73,7 +73,7 @@ def test_the_best_trial_is_found_and_its_checkpoint_with_it(cluster: LocalCluste
 
 
 @pytest.mark.slow
-def test_a_killed_search_goes_on_with_its_finished_trials_kept(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_killed_search_continues_and_keeps_its_finished_trials(cluster: LocalCluster, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     starts.mkdir()
     config = {"starts": str(starts), "hold": [2, 1], "go": str(tmp_path / "go")}
@@ -109,7 +109,7 @@ def newest(rundir: RunDir, starts: Path) -> RunDir:
 
 
 @pytest.mark.slow
-def test_a_failed_trial_is_told_and_the_others_count(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_failed_trial_is_reported_and_the_others_count(cluster: LocalCluster, tmp_path: Path) -> None:
     result = run(spec(tmp_path, config={"fail": 3}), cluster)
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 1}
     assert result.best_config == {"train_loop_config": {"step": 2}}
@@ -117,7 +117,7 @@ def test_a_failed_trial_is_told_and_the_others_count(cluster: LocalCluster, tmp_
 
 
 @pytest.mark.slow
-def test_a_search_of_which_every_trial_fails_fails_with_the_first_ones_error(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_search_whose_trials_all_fail_fails_with_the_first_error(cluster: LocalCluster, tmp_path: Path) -> None:
     space = {"train_loop_config": {"step": {"grid_search": [5]}}}
     with pytest.raises(UserCodeError, match=r"all 1 trials failed; the first: .*step 5 is no good"):
         run(spec(tmp_path, param_space=space, config={"fail": 5}), cluster)
@@ -189,7 +189,7 @@ def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_
     ],
 )
 @pytest.mark.slow
-def test_what_only_a_report_can_show_ends_the_search_at_the_first(
+def test_a_mistake_that_only_a_report_shows_ends_the_search_at_the_first_report(
     cluster: LocalCluster, tmp_path: Path, fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(SpecError) as caught:

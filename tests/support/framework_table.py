@@ -13,7 +13,7 @@ from plugin_core.specs.frameworks import FRAMEWORKS
 
 PAGE = Path("docs/frameworks.md")
 #: What shows it.
-TEST = "test_goes_on_after_a_killed_worker_and_in_another_session_with_other_workers"
+TEST = "test_continues_after_a_killed_worker_and_in_another_session_with_other_workers"
 #: The examples whose workers each write their own part of the checkpoint.
 SHARDED = ("fsdp", "deepspeed")
 #: Why an example's workers stay as many as they are.

@@ -14,7 +14,7 @@ from plugin_core.storage.location import Location
 
 
 class StorageContract:
-    def test_what_is_absent_reads_as_none_and_lists_as_empty(self, root: Location) -> None:
+    def test_an_absent_file_reads_as_none_and_lists_as_empty(self, root: Location) -> None:
         assert root.child("none").read() is None
         assert root.child("none").names() == []
         assert not root.child("none").exists()
@@ -27,20 +27,20 @@ class StorageContract:
         assert root.child("folder").names() == ["a file.json"]
         assert place.exists()
 
-    def test_no_more_of_a_file_is_read_than_its_reader_takes(self, root: Location) -> None:
+    def test_a_file_larger_than_its_reader_accepts_is_refused(self, root: Location) -> None:
         place = root.child("large.json")
         place.write(b"x" * 1001)
         assert place.read(at_most=1001) == b"x" * 1001
         with pytest.raises(StorageError, match=r"large\.json.* cannot be read: .*larger than the 1000 bytes"):
             place.read(at_most=1000)
 
-    def test_names_after_another_are_those_that_come_after_it(self, root: Location) -> None:
+    def test_names_after_a_name_are_those_that_sort_after_it(self, root: Location) -> None:
         for name in ("a", "b", "c"):
             root.child("names after", name).write(b"1")
         assert root.child("names after").names(after="a") == ["b", "c"]
         assert root.child("names after").names(after="c") == []
 
-    def test_what_did_not_change_is_not_read_again(self, root: Location) -> None:
+    def test_an_unchanged_file_is_not_read_again(self, root: Location) -> None:
         place = root.child("changes")
         assert place.read_since("") == (None, "")
         place.write(b"one")
@@ -50,7 +50,7 @@ class StorageContract:
         place.write(b"two")
         assert place.read_since(version)[0] == b"two"
 
-    def test_a_listing_tells_what_was_written_anew(self, root: Location) -> None:
+    def test_a_listing_shows_which_files_were_rewritten(self, root: Location) -> None:
         folder = root.child("versions")
         assert folder.versions() == {}
         folder.child("same").write(b"same")
@@ -93,7 +93,7 @@ class StorageContract:
         assert root.child("sorted").names(after="a") == ["b", "folder"]
         assert sorted(root.child("sorted").files()) == ["10", "9", "B", "a", "b", "folder/file"]
 
-    def test_a_file_that_is_replaced_has_another_version(self, root: Location) -> None:
+    def test_a_replaced_file_has_another_version(self, root: Location) -> None:
         place = root.child("versions", "file")
         place.write(b"one")
         before = root.child("versions").versions()
@@ -101,7 +101,7 @@ class StorageContract:
         assert before.keys() == root.child("versions").versions().keys() == {"file"}
         assert before != root.child("versions").versions()
 
-    def test_a_file_that_is_deleted_is_gone_and_may_be_created_again(self, root: Location) -> None:
+    def test_a_deleted_file_is_gone_and_can_be_created_again(self, root: Location) -> None:
         place = root.child("deleted", "file")
         assert place.create(b"first")
         place.delete()
@@ -112,7 +112,7 @@ class StorageContract:
         assert place.create(b"second")
         assert place.is_file()
 
-    def test_who_reads_while_a_file_is_replaced_gets_one_of_both_whole(self, root: Location) -> None:
+    def test_a_reader_during_a_replacement_gets_either_version_whole(self, root: Location) -> None:
         place = root.child("replaced")
         contents = [b"a" * 10, b"b" * 50_000]
         place.write(contents[0])
@@ -137,7 +137,7 @@ class StorageContract:
         assert not place.create(b"second")
         assert place.read() == b"first"
 
-    def test_of_many_creators_exactly_one_wins(self, root: Location) -> None:
+    def test_exactly_one_of_many_creators_wins(self, root: Location) -> None:
         start, won = threading.Barrier(6), []
 
         def create(number: int) -> None:
@@ -159,7 +159,7 @@ class StorageContract:
         root.child("old").delete_dir()
         assert root.child("old", "x").read() is None
 
-    def test_a_name_may_hold_what_a_person_writes(self, root: Location) -> None:
+    def test_a_name_may_contain_any_character_that_people_write(self, root: Location) -> None:
         for name in ("with space", "ünïcode", "a+b=c", "50%", "semi;colon", "(brackets)", "a&b", "50%20"):
             place = root.child("names", name)
             place.write(name.encode())
@@ -192,7 +192,7 @@ class StorageContract:
             Fence(rundir.uri, 1).check()
         assert rundir.latest() == 2
 
-    def test_a_checkpoint_that_was_cut_does_not_match_its_manifest(self, root: Location) -> None:
+    def test_a_truncated_checkpoint_does_not_match_its_manifest(self, root: Location) -> None:
         checkpoint = root.child("checkpoint_a001_000001")
         checkpoint.child("model.pt").write(b"12345678")
         checkpoint.child(".manifest", "00000.json").write(b'{"files": {"model.pt": [8, 2598427311]}}')

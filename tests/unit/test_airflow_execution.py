@@ -72,7 +72,7 @@ def test_the_trigger_keeps_no_secret_and_is_made_again_from_what_it_keeps(fake: 
         (ClusterUnreachableError("no answer"), AirflowException, "ClusterUnreachableError: no answer"),
     ],
 )
-def test_an_error_is_retried_only_where_that_makes_sense_and_ends_with_the_users_traceback(
+def test_an_error_is_retried_only_where_that_helps_and_ends_with_the_users_traceback(
     monkeypatch: pytest.MonkeyPatch, error: Exception, raised: type[Exception], text: str
 ) -> None:
     async def run(self: Any) -> None:
@@ -137,7 +137,7 @@ def test_a_trigger_that_broke_leaves_no_job_behind(fake: FakeCluster) -> None:
     assert list(fake.jobs.values()) == ["STOPPED"]
 
 
-def test_only_a_task_that_will_not_run_again_is_over() -> None:
+def test_a_task_is_over_only_if_it_will_not_run_again() -> None:
     assert [s for s in ("failed", "success", "deferred", "running", "queued", "restarting", None) if over(s)] == [
         "failed",
         "success",
@@ -217,7 +217,7 @@ class Store(dict[str, Any]):
         self.pop(key, None)
 
 
-def test_a_task_that_handed_its_result_over_leaves_nothing_for_the_end_of_its_dag_run(fake: FakeCluster) -> None:
+def test_a_task_that_delivered_its_result_leaves_nothing_for_the_end_of_its_dag_run(fake: FakeCluster) -> None:
     store = Store()
     context = {"ti": task_instance(), "task_state_store": store}
     operator = train_operator(ray_conn_id="fake")
@@ -228,7 +228,7 @@ def test_a_task_that_handed_its_result_over_leaves_nothing_for_the_end_of_its_da
     assert list(store) == []
 
 
-def test_the_ends_of_many_tasks_share_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_many_tasks_that_end_share_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of 500 runs that a DAG run leaves, one lives."""
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
     rundirs = [RunDir.at(str(tmp_path / f"runs/{number}")) for number in range(500)]

@@ -76,7 +76,7 @@ def test_the_connection_test_says_what_is_there_or_what_is_wrong(
     assert "returned 401 for the given token" in said
 
 
-def test_what_a_connection_hands_over_is_masked_in_airflows_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_from_a_connection_are_masked_in_airflows_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a task and in a trigger: a job may print it, and the task's log shows what a job prints."""
     from airflow.sdk.log import redact
 

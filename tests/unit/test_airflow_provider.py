@@ -236,7 +236,7 @@ def decorated(call: tuple[Any, ...] = (), function: Any = loop, **fields: Any) -
     return operator
 
 
-def test_a_decorated_function_is_the_loop_and_what_it_is_called_with_its_config(fake: FakeCluster) -> None:
+def test_a_decorated_function_is_the_loop_and_its_arguments_are_the_config(fake: FakeCluster) -> None:
     operator = decorated(({"epochs": 5, "day": "{{ ds }}"},), scaling_config={"num_workers": 2})
     operator.render_template_fields({"ds": "2026-01-01"})
     spec = operator.build_spec(task_instance(), RayJobsHook("fake").get_place())
@@ -246,7 +246,7 @@ def test_a_decorated_function_is_the_loop_and_what_it_is_called_with_its_config(
     assert spec.scaling_config.num_workers == 2
 
 
-def test_a_decorated_functions_config_may_stand_in_the_decorator_or_be_its_default(fake: FakeCluster) -> None:
+def test_a_decorated_functions_config_may_be_in_the_decorator_or_its_default(fake: FakeCluster) -> None:
     def with_default(config: dict[str, Any] = {"epochs": 2}) -> None:  # noqa: B006
         raise NotImplementedError
 
@@ -261,7 +261,7 @@ def test_a_decorated_functions_config_may_stand_in_the_decorator_or_be_its_defau
     assert config(decorated()) == config(decorated(function=bare)) == {}
 
 
-def test_what_a_decorated_function_cannot_take_is_refused(fake: FakeCluster) -> None:
+def test_arguments_that_a_decorated_function_cannot_use_are_refused(fake: FakeCluster) -> None:
     with pytest.raises(SpecError, match=r"train_loop_config: got it in @task\.ray_train and in the call; expected one"):
         decorated(({},), train_loop_config={"epochs": 3})
     with pytest.raises(SpecError, match=r"spec: got one in @task\.ray_train"):
@@ -292,7 +292,7 @@ def test_a_dry_run_shows_the_request_and_submits_nothing(fake: FakeCluster, caps
     assert fake.jobs == {}
 
 
-def test_a_clear_after_the_result_was_handed_over_is_another_generation(fake: FakeCluster, tmp_path: Path) -> None:
+def test_a_clear_after_the_result_was_delivered_starts_another_generation(fake: FakeCluster, tmp_path: Path) -> None:
     def result(**changed: Any) -> Any:
         operator = train_operator(ray_conn_id="fake", deferrable=False)
         return operator.execute({"ti": task_instance(**changed)})["run"]["uri"]

@@ -24,7 +24,7 @@ def kept(rundir: RunDir) -> dict[str, bytes]:
     return {file.relative_to(root).as_posix(): file.read_bytes() for file in files}
 
 
-def test_what_is_in_the_folder_is_kept_by_rank_and_again_when_it_changed(rundir: RunDir) -> None:
+def test_files_in_the_folder_are_kept_by_rank_and_again_after_a_change(rundir: RunDir) -> None:
     artifacts = Artifacts(rundir.uri, 1, 3, 1000)
     artifacts.begin()
     (artifact_directory() / "plots").mkdir()
@@ -40,7 +40,7 @@ def test_what_is_in_the_folder_is_kept_by_rank_and_again_when_it_changed(rundir:
         artifact_directory()
 
 
-def test_what_is_too_much_is_left_out_and_said_once(rundir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_beyond_the_limit_are_left_out_and_reported_once(rundir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     artifacts = Artifacts(rundir.uri, 1, 0, 10)
     (artifacts.folder / "a").write_bytes(b"x" * 8)
     (artifacts.folder / "b").write_bytes(b"x" * 8)
@@ -62,7 +62,7 @@ def test_a_later_attempt_owns_the_folder(rundir: RunDir) -> None:
     assert kept(rundir) == {}
 
 
-def test_a_storage_that_does_not_take_it_is_tried_again(
+def test_artifacts_that_storage_refuses_are_tried_again(
     rundir: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts = Artifacts(rundir.uri, 1, 0, 1000)

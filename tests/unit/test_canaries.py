@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.support.canaries import canary, escaped, found_in, found_under
 
 
-def test_a_canary_is_found_in_every_form_and_no_other_one() -> None:
+def test_a_canary_is_found_in_every_form_and_nothing_else_is() -> None:
     secret, other = canary("token"), canary("token")
     for form, data in escaped(secret).items():
         assert found_in(b"before " + data + b" after", [secret, other]) == [secret], form

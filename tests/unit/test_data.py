@@ -22,18 +22,18 @@ def part(name: str, rows: list[dict[str, object]] = ROWS, **fields: object) -> l
     return [row["id"] for row in rows if in_part(row, split)]  # type: ignore[misc]
 
 
-def test_the_two_parts_have_no_row_in_common_and_leave_none_out() -> None:
+def test_the_two_parts_share_no_row_and_together_have_all_rows() -> None:
     train, test = part("train"), part("test")
     assert sorted(train + test) == list(range(2000))
     assert 450 < len(test) < 550
 
 
-def test_a_row_stays_in_its_part_when_others_come_or_their_order_changes() -> None:
+def test_a_row_stays_in_its_part_when_others_are_added_or_reordered() -> None:
     assert sorted(part("test", ROWS[::-1])) == part("test")
     assert part("test", ROWS[:500]) == [number for number in part("test") if number < 500]
 
 
-def test_the_seed_draws_other_parts() -> None:
+def test_another_seed_gives_other_parts() -> None:
     assert part("test", seed=1) != part("test")
 
 
@@ -45,22 +45,22 @@ def test_rows_that_belong_together_stay_together() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1.5])
-def test_a_share_that_is_none_is_refused(size: float) -> None:
+def test_a_share_out_of_range_is_refused(size: float) -> None:
     with pytest.raises(SpecError, match=r"split\.test_size: got"):
         DatasetConfig(path="x.parquet", split={"part": "test", "test_size": size})
 
 
-def test_an_unknown_format_is_told() -> None:
+def test_an_unknown_format_is_reported() -> None:
     with pytest.raises(SpecError, match="format: got 'parket'"):
         DatasetConfig(path="x", format="parket")
 
 
-def test_another_part_is_other_data() -> None:
+def test_another_split_part_counts_as_other_data() -> None:
     parts = (None, {"part": "test", "test_size": 0.2}, {"part": "train", "test_size": 0.2})
     assert len({dataset_fingerprint(DatasetConfig(path="x.csv", version="1", split=split)) for split in parts}) == 3
 
 
-def test_the_schema_is_part_of_what_the_data_is(tmp_path: Path) -> None:
+def test_the_schema_is_part_of_the_datas_fingerprint(tmp_path: Path) -> None:
     import os
 
     file = tmp_path / "rows.csv"
@@ -99,7 +99,7 @@ class TestRefusedBeforeASubmit:
             scaling_config=ScalingConfig(num_workers=4),
         )
 
-    def test_whole_for_each_worker_one_row_is_enough(self, tmp_path: Path) -> None:
+    def test_a_dataset_that_is_not_sharded_needs_only_one_row(self, tmp_path: Path) -> None:
         whole = DatasetConfig(path=self.rows(tmp_path, 3), shard=False)
         scaling = ScalingConfig(num_workers=4)
         check_functions_and_data(spec_at(tmp_path, datasets={"valid": whole}, scaling_config=scaling), here=True)
@@ -138,7 +138,7 @@ class TestRefusedBeforeASubmit:
         words = r"resume_from: got '.*/champion', which is damaged \(model\.bin has 4 of 400 bytes\)"
         self.refused(words, tmp_path, resume_from=str(folder))
 
-    def test_a_checkpoint_on_a_path_of_the_clusters_is_left_to_it(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_on_a_path_of_the_cluster_is_left_to_the_cluster(self, tmp_path: Path) -> None:
         spec = spec_at(tmp_path, resume_from=str(tmp_path / "gone"))
         check_functions_and_data(spec, here=False)
 
@@ -152,7 +152,7 @@ class TestRefusedBeforeASubmit:
         ([{"acc": 0.5}, {"acc": None}], ["1 of 2 checkpoints have no numeric 'acc' and rank last"]),
     ],
 )
-def test_a_score_that_is_never_or_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:
+def test_a_score_that_is_not_always_a_number_is_a_warning(metrics: list[dict[str, Any]], words: list[str]) -> None:
     from plugin_core.driver.train.step import _score_warnings
     from plugin_core.runs.history import History
 

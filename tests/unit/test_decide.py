@@ -169,7 +169,7 @@ VALUES = {
 EVERYTHING = [Observed(**dict(zip(VALUES, values, strict=True))) for values in itertools.product(*VALUES.values())]
 
 
-def test_every_observation_has_an_answer() -> None:
+def test_every_observation_leads_to_an_action() -> None:
     assert {decide(observed).do for observed in EVERYTHING} <= set(Do)
 
 

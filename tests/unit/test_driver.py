@@ -50,7 +50,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "BEAT_S", 0.02)
 
 
-def test_a_cancel_that_is_only_written_down_stops_the_driver(tmp_path: Path) -> None:
+def test_a_cancel_that_only_storage_records_stops_the_driver(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     with watched.watch:
         watched.rundir.cancel()
@@ -66,7 +66,7 @@ def test_a_higher_attempt_stops_the_driver(tmp_path: Path) -> None:
     assert isinstance(watched.stopped[0], FencedError)
 
 
-def test_the_time_is_over_for_the_driver_too_and_earlier_attempts_count(tmp_path: Path) -> None:
+def test_the_deadline_ends_the_driver_too_and_earlier_attempts_count(tmp_path: Path) -> None:
     Watched(tmp_path).rundir.record_end(1, AttemptEnd("infrastructure", elapsed_s=3600.0))
     watched = Watched(tmp_path, attempt=2, timeout_s=3600.0)
     with watched.watch:
@@ -87,9 +87,7 @@ def test_the_time_of_an_attempt_that_was_killed_counts_up_to_its_last_heartbeat(
         watched.watch.look()
 
 
-def test_the_heartbeat_moves_and_a_storage_that_is_away_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_heartbeat_moves_and_unreachable_storage_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, beats, away = Watched(tmp_path), threading.Event(), [True]
     beat = RunDir.beat
 
@@ -110,7 +108,7 @@ def test_the_heartbeat_moves_and_a_storage_that_is_away_stops_nothing(
     assert heartbeat.counter > 5
 
 
-def test_a_beat_is_one_listing_and_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_one_listing_and_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched, asked, beats = Watched(tmp_path, orphan_timeout_s=3600.0), [], threading.Event()
     for name in ("read_since", "versions", "is_file", "write"):
         monkeypatch.setattr(Location, name, counted(getattr(Location, name), asked))
@@ -142,7 +140,7 @@ def test_a_driver_without_a_receipt_says_that_the_path_is_not_shared(
     assert "the path is not shared with the cluster" in capsys.readouterr().err
 
 
-def test_a_driver_of_another_submission_of_the_attempt_does_not_run(tmp_path: Path) -> None:
+def test_a_driver_of_another_submission_of_the_same_attempt_does_not_run(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     assert driver.main(watched.rundir.uri, 1, "another nonce") == FencedError.exit_code
     assert watched.rundir.end(1) is None
@@ -176,7 +174,7 @@ def test_a_sigterm_stops_the_driver_at_once_and_is_recorded_as_what_it_is(tmp_pa
     assert watched.stopped[0].outcome == TERMINATED
 
 
-def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
+def test_a_driver_that_nobody_waits_for_stops(tmp_path: Path) -> None:
     watched = Watched(tmp_path, orphan_timeout_s=0.1)
     watched.rundir.show_interest()
     with watched.watch:
@@ -185,7 +183,7 @@ def test_a_driver_for_which_nobody_waits_stops(tmp_path: Path) -> None:
     assert "no orchestrator followed the run" in watched.stopped[0].message
 
 
-def test_a_process_that_hangs_at_its_exit_says_where_and_ends_itself() -> None:
+def test_a_process_that_hangs_at_exit_says_where_and_ends_itself() -> None:
     code = "import atexit, time; from plugin_core.driver import attempt as driver; driver.timings.EXIT_S = 0.5"
     code += "; atexit.register(time.sleep, 3600)"
     done = subprocess.run([sys.executable, "-c", f"{code}; driver.leave(0)"], capture_output=True, text=True, timeout=300)

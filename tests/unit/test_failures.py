@@ -34,19 +34,19 @@ MINE = ValueError("the data is bad")
         ({0: FileNotFoundError("train.csv")}, UserCodeError, "FileNotFoundError: train.csv"),
     ],
 )
-def test_the_workers_errors(workers: dict[int, Any], expected: type[Exception], words: str) -> None:
+def test_worker_errors_become_our_errors(workers: dict[int, Any], expected: type[Exception], words: str) -> None:
     error = classify(WorkerGroupError("failed", workers))
     assert type(error) is expected
     with pytest.raises(expected, match=words):
         raise error
 
 
-def test_an_error_of_ours_that_the_controller_raised_is_that_error() -> None:
+def test_our_error_raised_by_the_controller_stays_that_error() -> None:
     mine = StepTimeoutError("no resources")
     assert classify(ControllerError(mine)) is mine
 
 
-def test_the_details_are_the_users_traceback() -> None:
+def test_the_error_details_are_the_users_traceback() -> None:
     error = ValueError("x")
     setattr(error, TRACEBACK, "Traceback of the user's loop")
     assert classify(WorkerGroupError("failed", {1: error})).details == "worker 1: \nTraceback of the user's loop"
@@ -175,11 +175,11 @@ def test_a_lost_peer_or_service_is_infrastructure_by_its_type_number_or_its_libr
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_the_code_or_its_input_is_not_retried_whatever_words_are_in_it(name: str) -> None:
+def test_a_mistake_in_the_code_or_its_input_is_not_retried_whatever_its_words(name: str) -> None:
     assert type(classify(WorkerGroupError("failed", {0: MISTAKES[name]}))) is UserCodeError  # type: ignore[dict-item]
 
 
-def test_what_an_actors_constructor_raised_is_judged_by_the_name_and_words_that_ray_keeps() -> None:
+def test_an_error_from_an_actors_constructor_is_judged_by_the_name_and_text_that_ray_keeps() -> None:
     lost = ["ConnectionResetError: [Errno 104] Connection reset by peer", f"RuntimeError: {LOSSES['gloo, reset']}"]
     lost += ["botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL"]
     wrong = ["ValueError: no column 'heartbeat'", "FileNotFoundError: [Errno 2] No such file or directory: '/data/preempt'"]

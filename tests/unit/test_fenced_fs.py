@@ -60,7 +60,7 @@ def test_after_a_later_receipt_nothing_is_written_or_deleted(
     assert (tmp_path / "run" / SNAPSHOT).read_bytes() == b"old"
 
 
-def test_snapshot_and_deletions_are_looked_at_each_time_whatever_was_seen_a_moment_ago(rundir: RunDir) -> None:
+def test_snapshots_and_deletions_are_checked_each_time_whatever_was_seen_before(rundir: RunDir) -> None:
     filesystem = fenced_filesystem(rundir.uri, 1)
     write(filesystem, f"{rundir.uri}/kept")
     rundir.claim(2, "b", "j")
@@ -70,7 +70,7 @@ def test_snapshot_and_deletions_are_looked_at_each_time_whatever_was_seen_a_mome
         filesystem.delete_file(f"{rundir.uri}/kept")
 
 
-def test_the_snapshot_is_replaced_at_once_and_never_torn(rundir: RunDir, tmp_path: Path) -> None:
+def test_the_snapshot_is_replaced_atomically_and_never_torn(rundir: RunDir, tmp_path: Path) -> None:
     filesystem = fenced_filesystem(rundir.uri, 1)
     write(filesystem, f"{rundir.uri}/{SNAPSHOT}", b"first")
     stream = filesystem.open_output_stream(f"{rundir.uri}/{SNAPSHOT}")

@@ -95,7 +95,7 @@ def test_bad_input_gets_one_sentence(case: str) -> None:
     assert "\n" not in caught.value.message
 
 
-def test_a_package_that_is_missing_or_too_old_is_told_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_outdated_package_is_reported_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError) as caught:
         require("framework", "gone", "no_such_package", "gone")
     assert caught.value.message == (
@@ -121,7 +121,7 @@ def test_extras_ask_for_the_oldest_versions_that_the_frameworks_do() -> None:
         assert {name: bounds.get(name) for name in wanted} == wanted, framework.name
 
 
-def test_workers_get_the_variables_that_must_stand_before_the_import() -> None:
+def test_workers_get_the_variables_that_must_be_set_before_the_import() -> None:
     def environment(framework: str, **fields: Any) -> dict[str, str]:
         return worker_environment(TrainSpec(framework=framework, train_loop_per_worker=LOOP, **fields))
 
@@ -134,7 +134,7 @@ def test_workers_get_the_variables_that_must_stand_before_the_import() -> None:
     assert environment("torch") == environment("xgboost") == {}
 
 
-def test_what_is_kept_of_the_ranks_or_tracked_may_change_between_tries() -> None:
+def test_tracking_and_rank_settings_may_change_between_tries() -> None:
     spec = TrainSpec(train_loop_per_worker=LOOP)
     other = spec.model_copy(update={"report_all_ranks": True, "world_check": False})
     assert changed_fields(make_record(spec)[0], make_record(other)[0]) == []
@@ -158,7 +158,7 @@ class LightGBMError(Exception):
     """As LightGBM's, which derives from nothing else."""
 
 
-def test_a_wrong_parameter_is_the_users() -> None:
+def test_a_wrong_parameter_is_a_user_error() -> None:
     assert not classify(LightGBMError("Unknown objective type name: binari")).retryable
 
 
@@ -239,7 +239,7 @@ def test_an_early_stop_is_the_same_after_a_kill(
 
 
 @pytest.mark.parametrize(("rounds", "best"), [(4, 3), (2, 2)])
-def test_a_training_that_comes_to_its_last_round_has_the_best_rounds_model_too(
+def test_a_training_that_reaches_its_last_round_keeps_the_best_rounds_model_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, best: int
 ) -> None:
     library = Library(tmp_path, monkeypatch)

@@ -164,7 +164,7 @@ def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:
     assert (tmp_path / "p" / "q.py").exists()
 
 
-def test_call_with_passes_as_many_arguments_as_the_function_takes() -> None:
+def test_call_with_passes_as_many_arguments_as_the_function_accepts() -> None:
     assert functions.call_with(lambda: 0, 1, 2) == 0
     assert functions.call_with(lambda a: a, 1, 2) == 1
     assert functions.call_with(lambda *a: a, 1, 2) == (1, 2)

@@ -14,7 +14,7 @@ from tests.fuzz.cases import all_cases
 from tests.fuzz.run import run
 
 
-def test_no_wrong_input_is_accepted_raises_what_is_not_ours_or_hangs() -> None:
+def test_no_wrong_input_is_accepted_hangs_or_raises_a_foreign_error() -> None:
     cases = [case for case in all_cases(seed=1, share=0.1) if case.way in ("kwargs", "yaml", "json", "cluster", "cli")]
     tally = run(cases)
     assert tally.failures == []
@@ -22,7 +22,7 @@ def test_no_wrong_input_is_accepted_raises_what_is_not_ours_or_hangs() -> None:
 
 
 @pytest.mark.parametrize("base", specs.BASES, ids=lambda base: base.name)
-def test_what_is_mutated_is_right_before(base: specs.Base) -> None:
+def test_the_fuzzed_specs_are_valid_before_mutation(base: specs.Base) -> None:
     parse_spec(base.data)
 
 
@@ -52,7 +52,7 @@ def _allocates() -> None:
     bytearray(1 << 36)
 
 
-def test_the_judge_tells_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_judge_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fuzz.run.CASE_S", 0.2)
     cases = [
         Case("a", "right", lambda: None, False, reason="it is right"),

@@ -118,7 +118,7 @@ def test_without_a_request_a_name_means_one_run(tmp_path: Path) -> None:
         lay_down(spec_of(tmp_path, lr=2), None)
 
 
-def test_the_newest_of_300_generations_is_found_with_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_of_300_generations_is_found_in_few_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = 0
     is_of = RunDir.is_of
 

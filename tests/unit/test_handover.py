@@ -49,7 +49,7 @@ sys.stdout.flush()
 
     @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
     @pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
-    def test_the_files_of_a_process_lie_on_no_disk_and_its_children_read_them(self, tmp_path: Path, ending: str) -> None:
+    def test_handed_over_files_are_not_on_disk_and_child_processes_read_them(self, tmp_path: Path, ending: str) -> None:
         told, childs = self.run(tmp_path, ending)
         path, mode, content = told.split("|")
         assert path.startswith("/proc/")
@@ -58,7 +58,7 @@ sys.stdout.flush()
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("ending", ["", "env_files.remove(); os._exit(0)"])
-    def test_where_there_are_none_in_memory_they_are_the_owners_alone_and_go_with_the_process(
+    def test_without_files_in_memory_they_are_private_and_deleted_with_the_process(
         self, tmp_path: Path, ending: str
     ) -> None:
         told, childs = self.run(tmp_path, ending, before="import os\nvars(os).pop('memfd_create', None)\n")
@@ -68,7 +68,7 @@ sys.stdout.flush()
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_is_told_a_name_and_its_values_go_another_way(tmp_path: Path) -> None:
+def test_a_job_gets_a_name_and_the_values_travel_separately(tmp_path: Path) -> None:
     spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": {"A": "of the spec"}}})
     told: list[Event] = []
     with FakeCluster(env_vars=SECRETS, env_files=FILES) as cluster:
@@ -93,14 +93,14 @@ def test_a_cluster_without_secrets_hands_nothing_over(tmp_path: Path) -> None:
     assert (cluster.packages, cluster.runtime_envs) == ({}, [{"env_vars": JOB_VARIABLES}])
 
 
-def test_each_attempt_is_handed_them_anew(tmp_path: Path) -> None:
+def test_each_attempt_gets_them_again(tmp_path: Path) -> None:
     with FakeCluster(plays=["infrastructure", "succeed"], env_vars=SECRETS) as cluster:
         run(spec_at(tmp_path), cluster)
     assert list(cluster.packages) == [f"raytrain-{job}" for job in cluster.jobs]
     assert len(cluster.packages) == 2
 
 
-def test_a_job_that_waits_long_keeps_what_was_handed_over_to_it(tmp_path: Path) -> None:
+def test_a_job_that_waits_long_keeps_its_handed_over_values(tmp_path: Path) -> None:
     class Busy(FakeCluster):
         def _play(self, *args: Any) -> str:
             return "PENDING"
@@ -119,7 +119,7 @@ def test_a_job_that_found_nothing_handed_over_is_followed_by_the_next_attempt() 
     assert decide(seen).do is Do.SUBMIT_NEXT
 
 
-def test_who_wants_the_bars_of_ray_data_has_them(tmp_path: Path) -> None:
+def test_ray_datas_progress_bars_can_be_turned_on(tmp_path: Path) -> None:
     shown = {"env_vars": {"RAY_DATA_DISABLE_PROGRESS_BARS": "0"}}
     with FakeCluster() as cluster:
         run(spec_at(tmp_path).model_copy(update={"runtime_env": shown}), cluster)
@@ -143,7 +143,7 @@ def test_who_wants_the_bars_of_ray_data_has_them(tmp_path: Path) -> None:
         ({"env_vars": {"LD_PRELOAD": "hunter2"}}, r"env_vars\.LD_PRELOAD: is read before the job's processes get"),
     ],
 )
-def test_what_cannot_be_handed_over_is_refused_by_its_name_before_anything_is_laid_down(
+def test_values_that_cannot_be_handed_over_are_refused_by_name_before_anything_is_written(
     tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(SpecError, match=sentence) as caught:
@@ -152,7 +152,7 @@ def test_what_cannot_be_handed_over_is_refused_by_its_name_before_anything_is_la
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_of_half_a_megabyte_go_along() -> None:
+def test_files_of_half_a_megabyte_travel_with_the_job() -> None:
     check(RayCluster("http://x", env_files={"A": "é" * 250_000, "B": "x" * 50_000, "C": "x" * 50_000}))
 
 
@@ -171,20 +171,20 @@ def test_files_of_half_a_megabyte_go_along() -> None:
         {"datasets": {"train": "s3://key:hunter2@bucket/rows.parquet"}},
     ],
 )
-def test_a_wrong_spec_tells_no_secret_that_stands_in_it(data: dict[str, Any]) -> None:
+def test_the_message_for_a_wrong_spec_shows_no_secret_of_it(data: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
         TrainSpec(**{"train_loop_per_worker": "a:b", "framework": "python", **data})
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("given", [{"tokn": "hunter2"}, {"settings": {"image": "x", "env": "hunter2"}}])
-def test_an_unknown_field_of_a_cluster_on_kubernetes_is_told_without_its_value(given: dict[str, Any]) -> None:
+def test_an_unknown_field_of_a_kubernetes_cluster_is_reported_without_its_value(given: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="unknown field") as caught:
         kuberay_from_json({"name": "train", **given}, env_vars={"A": "hunter2"}, headers={"B": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_a_search_trains_is_a_parameter_and_its_environment_none(tmp_path: Path) -> None:
+def test_a_searchs_training_is_a_parameter_but_its_environment_is_not(tmp_path: Path) -> None:
     private = {"env_vars": {"KEY": "hunter2"}}
     train = spec_at(tmp_path, runtime_env=private, train_loop_config={"lr": 0.1})
     run_config = RunConfig(name="search", storage_path=str(tmp_path), worker_runtime_env=private)
@@ -206,7 +206,9 @@ def test_what_a_search_trains_is_a_parameter_and_its_environment_none(tmp_path: 
 @pytest.mark.parametrize(
     ("given", "field"), [({"token": "hunter2\n"}, "token"), ({"headers": {"X-Key": "hunter2\r\nX: 1"}}, r"headers\.X-Key")]
 )
-def test_a_token_or_header_with_a_lines_end_is_told_by_its_field(tmp_path: Path, given: dict[str, Any], field: str) -> None:
+def test_a_token_or_header_with_a_newline_is_reported_with_its_field(
+    tmp_path: Path, given: dict[str, Any], field: str
+) -> None:
     with pytest.raises(SpecError, match=rf"^{field}: .*expected text without control characters") as caught:
         run(spec_at(tmp_path), RayCluster("http://127.0.0.1:9", **given))
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))

@@ -19,7 +19,7 @@ def callbacks_of(own_job: bool, datasets: dict | None = None) -> list:
 
 
 @pytest.mark.parametrize("own_job", [True, False])
-def test_placement_groups_are_cleaned_up_where_the_job_goes_on(own_job: bool) -> None:
+def test_placement_groups_are_cleaned_up_when_the_job_continues(own_job: bool) -> None:
     cleaners = [each for each in callbacks_of(own_job) if isinstance(each, PlacementGroupCleanerCallback)]
     assert len(cleaners) == (0 if own_job else 1)
 
@@ -32,6 +32,6 @@ def test_without_datasets_asking_for_one_is_an_error_that_names_it() -> None:
         providers[0].get_dataset_shard(SimpleNamespace(dataset_name="train"))
 
 
-def test_with_datasets_rays_own_manager_stays() -> None:
+def test_with_datasets_rays_own_manager_is_kept() -> None:
     datasets = {"train": lambda: ray.data.range(3)}
     assert [type(each) for each in callbacks_of(True, datasets) if isinstance(each, DatasetsCallback)] == [DatasetsCallback]

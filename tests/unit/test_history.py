@@ -35,7 +35,7 @@ def test_it_counts_the_reports_and_keeps_the_first_the_last_and_an_even_sample()
     assert History().metrics == {}
 
 
-def test_the_memory_for_50_000_reports_of_8_ranks_is_that_for_a_few() -> None:
+def test_memory_for_50_000_reports_of_8_ranks_equals_that_for_a_few() -> None:
     ranks = [{"loss": float(rank), "note": "x" * 50} for rank in range(8)]
     tracemalloc.start()
     try:
@@ -49,7 +49,7 @@ def test_the_memory_for_50_000_reports_of_8_ranks_is_that_for_a_few() -> None:
     assert many < few + 500_000
 
 
-def test_entries_are_kept_of_the_checkpoints_that_exist(tmp_path: Path) -> None:
+def test_the_history_keeps_entries_of_existing_checkpoints(tmp_path: Path) -> None:
     run = tmp_path / "run"
     lines = [
         {"attempt": 1, "time": 1.0, "report": n, "metrics": {"loss": n}, "checkpoint": f"checkpoint_a001_{n:06}"}

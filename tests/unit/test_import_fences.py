@@ -29,7 +29,7 @@ def imported(file: Path) -> set[str]:
         ("airflow_provider", {"prefect", "prefect_integration", "ray"}),
     ],
 )
-def test_the_core_imports_no_adapter_and_no_adapter_the_other_or_ray(package: str, fenced: set[str]) -> None:
+def test_the_core_imports_no_adapter_and_adapters_import_neither_each_other_nor_ray(package: str, fenced: set[str]) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     assert {file.name: imported(file) & fenced for file in files if imported(file) & fenced} == {}
@@ -58,7 +58,7 @@ def test_the_public_names_of_the_core_exist() -> None:
         assert getattr(plugin_core, name) is not None
 
 
-def test_windows_is_told_in_one_sentence_where_the_product_runs() -> None:
+def test_windows_gets_one_sentence_that_says_where_the_product_runs() -> None:
     code = "import sys; sys.platform = 'win32'; import plugin_core.supervisor.supervisor"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT).stderr.strip()
     assert said.splitlines()[-1] == "ImportError: ray-train-workflows runs under Linux and macOS; on Windows run it in WSL"

@@ -66,7 +66,7 @@ def lines(count: int, first: int = 0) -> str:
     return "".join(f"step {number} loss {1 / (number + 1):.6f}\n" for number in range(first, first + count))
 
 
-def test_a_growing_log_is_told_line_by_line_and_once_it_is_long_only_its_end_is_read(cluster: Counting) -> None:
+def test_a_growing_log_is_reported_line_by_line_and_a_long_one_is_read_from_its_end(cluster: Counting) -> None:
     log, told = JobLog("job"), ""
     for number in range(0, 1000, 10):
         cluster.log += lines(10, number)
@@ -76,7 +76,7 @@ def test_a_growing_log_is_told_line_by_line_and_once_it_is_long_only_its_end_is_
     assert max(cluster.sent[-50:]) < 2 * job_log.SHORT
 
 
-def test_more_than_the_last_lines_hold_is_found_by_asking_for_more(cluster: Counting) -> None:
+def test_a_gap_beyond_the_last_lines_is_found_by_asking_for_more(cluster: Counting) -> None:
     log = JobLog("job")
     cluster.log = lines(200)
     told = read(cluster, log)
@@ -87,7 +87,7 @@ def test_more_than_the_last_lines_hold_is_found_by_asking_for_more(cluster: Coun
 
 
 @pytest.mark.parametrize("line", [".\n", "\n", "the same line\n"])
-def test_a_log_of_equal_lines_loses_and_repeats_none(cluster: Counting, line: str) -> None:
+def test_a_log_of_equal_lines_loses_and_repeats_no_line(cluster: Counting, line: str) -> None:
     log, told = JobLog("job"), ""
     for _ in range(30):
         cluster.log += line * 300
@@ -95,7 +95,7 @@ def test_a_log_of_equal_lines_loses_and_repeats_none(cluster: Counting, line: st
     assert told == cluster.log
 
 
-def test_blocks_that_come_again_are_told_again(cluster: Counting) -> None:
+def test_blocks_that_are_repeated_are_reported_again(cluster: Counting) -> None:
     """Longer than the text by which the place is found."""
     block = lines(20)
     log, told = JobLog("job"), ""
@@ -105,7 +105,7 @@ def test_blocks_that_come_again_are_told_again(cluster: Counting) -> None:
     assert told == cluster.log
 
 
-def test_lines_that_were_taken_for_those_told_before_are_said_to_be_missing(cluster: Counting) -> None:
+def test_lines_mistaken_for_earlier_ones_are_reported_as_missing(cluster: Counting) -> None:
     """Nobody can tell, from the last lines, a text from its exact repetition: the whole log, at the end, can."""
     log = JobLog("job")
     cluster.log = lines(300)
@@ -119,7 +119,7 @@ def test_lines_that_were_taken_for_those_told_before_are_said_to_be_missing(clus
     assert last.endswith(lines(1, 5000))
 
 
-def test_of_a_log_that_is_too_long_the_beginning_and_the_end_are_shown_and_it_goes_on_from_there(cluster: Counting) -> None:
+def test_a_log_that_is_too_long_shows_its_beginning_and_end_and_continues_from_there(cluster: Counting) -> None:
     log = JobLog("job")
     cluster.log = lines(20_000)
     told = read(cluster, log)
@@ -134,7 +134,7 @@ def test_of_a_log_that_is_too_long_the_beginning_and_the_end_are_shown_and_it_go
     assert read(cluster, log) == lines(5, 20_000)
 
 
-def test_a_reader_goes_on_from_the_position_of_another(cluster: Counting) -> None:
+def test_a_reader_continues_from_the_position_of_another(cluster: Counting) -> None:
     first, told = JobLog("job"), ""
     cluster.log = lines(500)
     told += read(cluster, first)
@@ -179,7 +179,7 @@ def test_the_last_line_counts_without_its_end_when_the_job_is_over(cluster: Coun
     assert read(cluster, log, final=True) == "two"
 
 
-def test_a_log_for_which_there_is_no_time_is_shown_as_far_as_it_came_and_with_its_end(
+def test_a_log_that_there_is_no_time_to_read_is_shown_as_far_as_it_got_and_with_its_end(
     cluster: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_log, "FINAL_S", 0.0)
@@ -191,7 +191,7 @@ def test_a_log_for_which_there_is_no_time_is_shown_as_far_as_it_came_and_with_it
     assert read(cluster, log, final=True) == ""
 
 
-def test_a_look_that_is_over_leaves_the_rest_to_the_next(cluster: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_leaves_the_rest_to_the_next_look(cluster: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10**6))
     monkeypatch.setattr(job_log.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(job_log, "LOOK_S", 4)
@@ -212,7 +212,7 @@ def test_a_look_that_is_over_leaves_the_rest_to_the_next(cluster: Counting, monk
     assert cluster.sent == [len(cluster.log)], "one stream served them all"
 
 
-def test_what_is_told_at_once_is_small_whatever_the_lines() -> None:
+def test_one_piece_of_a_log_is_small_whatever_the_lines() -> None:
     for text in (lines(1000), "\n" * 5000, "x" * 10**6, "x" * 10**5 + "\n" + lines(300) + "end"):
         parts = list(pieces(text))
         assert "".join(parts) == text

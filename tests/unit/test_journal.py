@@ -57,9 +57,7 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypa
     assert [entry["report"] for entry in JournalReader(rundir).read()] == list(range(51))
 
 
-def test_a_segment_that_fills_up_while_it_is_written_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_that_fills_up_during_a_write_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "FLUSH_S", 3600)
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
     rundir, write = RunDir.at(str(tmp_path / "run")), Location.write
@@ -78,7 +76,7 @@ def test_a_segment_that_fills_up_while_it_is_written_is_written_again(
     assert [entry["report"] for entry in JournalReader(rundir).read()] == list(range(30))
 
 
-def test_segments_are_read_by_their_numbers(tmp_path: Path) -> None:
+def test_segments_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     place = rundir.step.child("journal")
     place.child("001-9999.jsonl").write(b'{"report": 1}\n')
@@ -146,7 +144,9 @@ def test_a_reader_that_knows_the_attempt_asks_for_the_next_segment_by_its_name(
     assert counted.asked == ["LIST", f"GET {segment_name(1, 2)}", f"GET {segment_name(2, 1)}"]
 
 
-def test_a_segment_deleted_by_hand_holds_no_reader_up_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_deleted_by_hand_does_not_hold_up_a_reader_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted = Counted(tmp_path, monkeypatch)
     reader = JournalReader(counted.rundir, attempt=1)
     counted.report(1, 2)
@@ -158,7 +158,7 @@ def test_a_segment_deleted_by_hand_holds_no_reader_up_for_long(tmp_path: Path, m
     assert [entry["report"] for entry in iter_reports(counted.rundir)] == [1, 2, 5, 6]
 
 
-def test_a_position_is_one_segment_however_long_the_journal_and_those_of_earlier_versions_are_read(
+def test_a_position_is_one_segment_however_long_the_journal_and_old_positions_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(tmp_path, monkeypatch)
@@ -178,7 +178,7 @@ def test_a_position_is_one_segment_however_long_the_journal_and_those_of_earlier
     assert numbers(JournalReader(old, {"001-0001.jsonl": 2, "001-0002.jsonl": 1})) == [2]
 
 
-def test_what_is_reported_between_two_flushes_is_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_between_two_flushes_are_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timings, "FLUSH_S", 3600)
     rundir = RunDir.at(str(tmp_path / "run"))
     writer = JournalWriter(rundir, 1)
@@ -192,7 +192,7 @@ def test_what_is_reported_between_two_flushes_is_one_request(tmp_path: Path, mon
     assert [entry["report"] for entry in iter_reports(rundir)] == list(range(6))
 
 
-def test_a_second_controller_of_the_same_attempt_goes_on_with_the_journal(tmp_path: Path) -> None:
+def test_a_second_controller_of_the_same_attempt_continues_the_journal(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     for number in (1, 2):
         writer = JournalWriter(rundir, 1)

@@ -47,7 +47,7 @@ def cluster(kubernetes: FakeKubernetes, ray: FakeCluster) -> KubeRayCluster:
     )
 
 
-def test_a_run_has_a_cluster_of_its_own_which_goes_when_it_is_over(
+def test_a_run_has_its_own_cluster_which_is_deleted_at_its_end(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
 ) -> None:
     created: list[dict[str, Any]] = []
@@ -85,7 +85,7 @@ def test_a_failed_run_keeps_its_cluster_for_a_while_and_a_retry_takes_it_up(
     assert kubernetes.methods() == ["POST", "PUT", "PUT", "DELETE"], "made once; kept; taken up; deleted"
 
 
-def test_a_cluster_whose_time_is_over_is_deleted_by_the_next_run(
+def test_the_next_run_deletes_a_cluster_whose_time_is_over(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
     for name, hours, label in (("old", -1, "ray-train-workflows"), ("new", 1, "ray-train-workflows"), ("foreign", -1, "x")):
@@ -98,7 +98,7 @@ def test_a_cluster_whose_time_is_over_is_deleted_by_the_next_run(
     assert leaving - {cluster.of_run(RunDir.of(spec_at(tmp_path)).uri).name} == {"old"}
 
 
-def test_one_that_is_being_deleted_goes_before_the_next_is_made(
+def test_a_cluster_being_deleted_is_gone_before_the_next_is_created(
     cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
     own = cluster.of_run("/runs/nightly")
@@ -137,7 +137,7 @@ def test_a_cancel_makes_no_cluster(
     assert kubernetes.methods().count("POST") == 1
 
 
-def test_a_cancel_while_it_starts_leaves_none_behind(
+def test_a_cancel_while_a_cluster_starts_leaves_no_cluster_behind(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
     from plugin_core.supervisor.supervisor import prepare
@@ -169,19 +169,21 @@ def test_a_head_that_does_not_start_is_explained_and_deleted(
     assert kubernetes.methods() == ["POST", "DELETE"]
 
 
-def test_kubernetes_without_kuberay_is_told(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+def test_kubernetes_without_kuberay_is_reported(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
+) -> None:
     kubernetes.knows_kuberay = False
     with pytest.raises(ClusterRefusedError, match=r"has no rayclusters\.ray\.io/v1; expected one with KubeRay"):
         run(spec_at(tmp_path), cluster)
 
 
-def test_what_may_not_be_done_is_named(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+def test_a_missing_permission_is_named(tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
     kubernetes.forbidden = {"POST"}
     with pytest.raises(ClusterRefusedError, match=r"Kubernetes forbids create rayclusters in namespace 'ml'.*cannot post"):
         run(spec_at(tmp_path), cluster)
 
 
-def test_a_cluster_that_cannot_be_deleted_is_said_and_the_result_kept(
+def test_a_cluster_that_cannot_be_deleted_is_reported_and_the_result_kept(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
     kubernetes.forbidden = {"DELETE"}
@@ -224,7 +226,7 @@ def test_bad_input(fields: dict[str, Any], words: str) -> None:
         KubeRayCluster(**fields)
 
 
-def test_a_manifest_that_kubernetes_refuses_is_told(
+def test_a_manifest_that_kubernetes_refuses_is_reported(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
     file = tmp_path / "cluster.yaml"
@@ -233,7 +235,7 @@ def test_a_manifest_that_kubernetes_refuses_is_told(
         run(spec_at(tmp_path), replace(cluster, settings=None, manifest=str(file)))
 
 
-def test_describing_it_makes_none(cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
+def test_describing_a_cluster_creates_none(cluster: KubeRayCluster, kubernetes: FakeKubernetes) -> None:
     assert asyncio.run(describe_cluster(cluster)) == "Kubernetes with KubeRay: 0 clusters of runs in namespace ml"
     assert kubernetes.methods() == []
 
@@ -247,7 +249,7 @@ def test_a_wrong_token_is_refused_and_leaves_no_cluster(
     assert kubernetes.methods() == ["POST", "DELETE"]
 
 
-def test_a_missing_kubeconfig_is_told(tmp_path: Path, cluster: KubeRayCluster) -> None:
+def test_a_missing_kubeconfig_is_reported(tmp_path: Path, cluster: KubeRayCluster) -> None:
     with pytest.raises(SpecError, match="kubeconfig: got '/nowhere'"):
         run(spec_at(tmp_path), replace(cluster, kubeconfig="/nowhere"))
 

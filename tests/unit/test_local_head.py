@@ -41,7 +41,7 @@ def identity(folder: Path) -> str:
     return f"local head of elsewhere:{folder}"
 
 
-def test_a_head_is_gone_when_nobody_locks_its_file_and_not_before(left: Path) -> None:
+def test_a_head_counts_as_gone_only_when_nobody_locks_its_file(left: Path) -> None:
     command = [sys.executable, "-c", KEEPER, str(left / local_head.ALIVE)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as keeper:
         assert keeper.stdout is not None
@@ -51,7 +51,7 @@ def test_a_head_is_gone_when_nobody_locks_its_file_and_not_before(left: Path) ->
     assert local_head.is_gone(identity(left))
 
 
-def test_what_cannot_be_known_of_a_head_is_no_proof(left: Path, tmp_path: Path) -> None:
+def test_unknown_facts_about_a_head_prove_nothing(left: Path, tmp_path: Path) -> None:
     assert not local_head.is_gone(identity(tmp_path / "on another volume"))
     assert not local_head.is_gone("https://ray.example:8265")
     (left / local_head.PLACE).write_text(json.dumps({"host": "elsewhere", "machine": "1", "boot": "of another kernel"}))
@@ -61,9 +61,7 @@ def test_what_cannot_be_known_of_a_head_is_no_proof(left: Path, tmp_path: Path) 
     assert local_head.is_gone(identity(left)) is bool(machine.installation()), "this machine was started anew since"
 
 
-def test_the_next_attempt_begins_at_once_where_the_embedded_head_of_another_container_is_proven_dead(
-    tmp_path: Path, left: Path
-) -> None:
+def test_the_next_attempt_starts_at_once_if_another_containers_head_is_proven_dead(tmp_path: Path, left: Path) -> None:
     told, attempt = resumed(tmp_path, identity(left), Limits(heartbeat_ttl_s=0.2))
     assert attempt == 2
     assert "submitting attempt 2: attempt 1 was lost: the cluster that ran it is gone" in told
@@ -74,7 +72,7 @@ def test_the_next_attempt_begins_at_once_where_the_embedded_head_of_another_cont
 @pytest.mark.parametrize(
     "before", ["local head of elsewhere:/gone/head-0123-4567", "local head of elsewhere:/gone/head-0123"]
 )
-def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longer(
+def test_an_embedded_head_that_nobody_can_query_is_waited_for_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, before: str
 ) -> None:
     """Also by a receipt of an earlier version, whose folder had no mark of its host."""
@@ -85,7 +83,7 @@ def test_an_embedded_head_that_nobody_can_ask_is_waited_for_so_long_and_no_longe
     assert any(text.startswith("waiting: ") and waits in text for text in told)
 
 
-def test_a_cluster_by_address_that_this_call_cannot_ask_is_waited_for_without_an_end(
+def test_a_cluster_by_address_that_this_call_cannot_query_is_waited_for_indefinitely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timings, "EMBEDDED_WAIT_S", 0.2)
@@ -117,7 +115,7 @@ def test_each_host_that_shares_a_home_has_a_folder_of_its_own(tmp_path: Path) ->
     assert subprocess.run(container, capture_output=True, text=True, check=True).stdout.strip() not in found
 
 
-def test_a_process_is_told_by_when_it_was_started() -> None:
+def test_a_process_is_identified_by_its_start_time() -> None:
     own = machine.started(os.getpid())
     assert own is not None
     assert machine.started(os.getpid()) == own
@@ -143,7 +141,7 @@ time.sleep(3600)
 
 
 @needs_namespaces
-def test_a_container_that_is_made_anew_on_the_same_volume_knows_that_the_old_head_is_dead(
+def test_a_container_recreated_on_the_same_volume_knows_that_the_old_head_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not before it is; the new one has the old one's name."""
@@ -170,7 +168,7 @@ def test_a_container_that_is_made_anew_on_the_same_volume_knows_that_the_old_hea
 
 @needs_namespaces
 @pytest.mark.parametrize("step_s", [3600, -3600])
-def test_a_keeper_is_the_same_one_after_the_clock_was_set(
+def test_a_keeper_is_recognised_after_the_clock_was_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int
 ) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
@@ -189,7 +187,7 @@ def test_a_keeper_is_the_same_one_after_the_clock_was_set(
 
 
 @pytest.mark.parametrize("step_s", [3600, -3600])
-def test_how_long_a_head_is_unused_is_not_told_by_the_time_of_day(tmp_path: Path, step_s: int) -> None:
+def test_a_heads_idle_time_is_not_measured_by_the_time_of_day(tmp_path: Path, step_s: int) -> None:
     file = tmp_path / "last_used"
     file.touch()
     used = keeper._Used(file)

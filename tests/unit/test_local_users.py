@@ -90,7 +90,7 @@ def test_code_that_another_user_put_into_a_run_is_not_submitted(shared: Path) ->
     assert cluster.submits == 0
 
 
-def test_a_storage_that_gives_all_files_to_one_user_needs_no_setting(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_maps_all_files_to_one_user_needs_no_setting(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As NFS does with root's. Here it is told of the file that we write, since no such mount can be made."""
     by_nobody("mkdir -p $1/run/.step", shared)
     with pytest.raises(SpecError, match="belongs to nobody"):
@@ -108,7 +108,7 @@ def attempt_of(shared: Path) -> tuple[RunDir, str]:
 
 
 @pytest.mark.parametrize("file", ["payload.pkl", "spec.json"])
-def test_code_that_was_swapped_after_the_submit_does_not_run(shared: Path, tmp_path: Path, file: str) -> None:
+def test_code_replaced_after_the_submit_does_not_run(shared: Path, tmp_path: Path, file: str) -> None:
     rundir, code = attempt_of(shared)
     swapped = Path(rundir.step.path, file)
     if file == "payload.pkl":
@@ -125,7 +125,7 @@ def test_code_that_was_swapped_after_the_submit_does_not_run(shared: Path, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_compared_is_what_runs(shared: Path) -> None:
+def test_the_compared_code_is_the_code_that_runs(shared: Path) -> None:
     rundir, code = attempt_of(shared)
     run_code.hold(rundir, code)
     for name in ("spec.json", "payload.pkl"):
@@ -188,7 +188,7 @@ def test_a_heads_state_of_another_user_is_not_read(shared: Path, monkeypatch: py
             use()
 
 
-def test_only_a_temporary_folder_of_our_own_is_cleared_away(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_our_own_temporary_folder_is_removed(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(shared))
     folder = local_head.state_dir()
     ours = Path(tempfile.mkdtemp(prefix="rtw-", dir="/tmp"))

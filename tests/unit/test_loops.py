@@ -90,7 +90,7 @@ def test_model_optimizer_scheduler_and_counters_come_back(run: Run, module: Any)
 
 
 @pytest.mark.parametrize("module", [loop, sharded])
-def test_another_runs_checkpoint_gives_weights_alone(run: Run, module: Any) -> None:
+def test_another_runs_checkpoint_gives_only_weights(run: Run, module: Any) -> None:
     parts = made(1)
     step(*parts)
     module.report({"epoch": 3}, *parts)
@@ -102,7 +102,7 @@ def test_another_runs_checkpoint_gives_weights_alone(run: Run, module: Any) -> N
 
 
 @pytest.mark.parametrize("module", [loop, sharded])
-def test_a_checkpoint_is_loaded_to_predict_with(run: Run, module: Any) -> None:
+def test_a_checkpoint_is_loaded_for_prediction(run: Run, module: Any) -> None:
     model, *_ = made(1)
     module.report({"epoch": 0}, model)
     loaded = module.load(run.checkpoint, made(2)[0])
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_loaded_to_predict_with(run: Run, module: Any) -> None:
     assert not loaded.training
 
 
-def test_random_numbers_go_on_where_they_were(run: Run) -> None:
+def test_random_numbers_continue_where_they_were(run: Run) -> None:
     model, *_ = made(1)
     loop.report({"epoch": 0}, model)
     expected = draws()
@@ -119,7 +119,7 @@ def test_random_numbers_go_on_where_they_were(run: Run) -> None:
     assert draws() == expected
 
 
-def test_without_a_checkpoint_nothing_is_put_back(run: Run) -> None:
+def test_without_a_checkpoint_nothing_is_restored(run: Run) -> None:
     assert loop.restore(*made(1)) == {}
     assert sharded.restore(*made(1)) == {}
     loop.report({"loss": 1.0}, made(1)[0], checkpoint=False)
@@ -127,7 +127,7 @@ def test_without_a_checkpoint_nothing_is_put_back(run: Run) -> None:
     assert run.checkpoint is None
 
 
-def test_a_folder_is_gone_after_a_report_and_stays_for_an_upload_that_goes_on(run: Run) -> None:
+def test_a_folder_is_removed_after_a_report_but_kept_during_an_upload(run: Run) -> None:
     upload.report({}, lambda folder: (folder / "a").touch())
     assert not run.source.exists()
     upload.report({}, lambda folder: (folder / "a").touch(), "async")
@@ -138,12 +138,12 @@ def test_a_folder_is_gone_after_a_report_and_stays_for_an_upload_that_goes_on(ru
     run.source.rmdir()
 
 
-def test_a_wrong_upload_is_told(run: Run) -> None:
+def test_a_wrong_upload_is_reported(run: Run) -> None:
     with pytest.raises(ValueError, match="upload: got 'later'; expected sync, async"):
         upload.report({}, lambda folder: None, "later")  # type: ignore[arg-type]
 
 
-def test_a_trainer_goes_on_in_the_same_epoch_with_another_number_of_workers(run: Run, tmp_path: Path) -> None:
+def test_a_trainer_continues_in_the_same_epoch_with_another_number_of_workers(run: Run, tmp_path: Path) -> None:
     """Two workers take half the steps of one for an epoch: here one process with twice the batch, which says it is two."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 

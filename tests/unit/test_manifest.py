@@ -56,7 +56,7 @@ def tear(folder: Path) -> None:
         (tear, ".manifest/00000.json is torn", ".manifest/00000.json is torn"),
     ],
 )
-def test_damage_is_found_on_storage_and_told(
+def test_damage_on_storage_is_found_and_reported(
     checkpoint: Path, damage: Callable[[Path], None], found: str, told: str
 ) -> None:
     damage(checkpoint)
@@ -68,7 +68,7 @@ def test_damage_is_found_on_storage_and_told(
     )
 
 
-def test_another_content_of_the_same_size_is_told(checkpoint: Path) -> None:
+def test_changed_content_of_the_same_size_is_reported(checkpoint: Path) -> None:
     (checkpoint / "parts" / "1.bin").write_bytes(b"trap")
     with (
         pytest.raises(SpecError, match=r"parts/1.bin fails its CRC-32 check"),
@@ -77,7 +77,7 @@ def test_another_content_of_the_same_size_is_told(checkpoint: Path) -> None:
         pass
 
 
-def test_a_deleted_checkpoint_is_told(tmp_path: Path) -> None:
+def test_a_deleted_checkpoint_is_reported(tmp_path: Path) -> None:
     with (
         pytest.raises(SpecError, match=r"which does not exist or was deleted"),
         CheckpointRef(uri=str(tmp_path / "gone")).as_directory(),
@@ -85,7 +85,7 @@ def test_a_deleted_checkpoint_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_checkpoint_of_another_library_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_library_is_accepted_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"1")
     assert checkpoint_manifest.problem(Location.of(str(tmp_path))) == ""
     with CheckpointRef(uri=str(tmp_path)).as_directory() as folder:

@@ -108,12 +108,12 @@ def in_processes(target: Callable[..., None], count: int, uri: str) -> None:
     assert [process.exitcode for process in processes] == [0] * count
 
 
-def test_the_processes_of_a_node_download_once(at: Path) -> None:
+def test_the_processes_of_a_node_download_a_checkpoint_once(at: Path) -> None:
     in_processes(read_together, 3, uri_of(at))
     assert sorted(reads(at)) == sorted([*FILES, "00000.json"])
 
 
-def test_whoever_comes_and_goes_reads_a_whole_copy(at: Path) -> None:
+def test_readers_that_come_and_go_read_a_whole_copy(at: Path) -> None:
     in_processes(read_often, 3, uri_of(at))
 
 
@@ -130,7 +130,7 @@ def reading(uri: str) -> Iterator[Any]:
         process.join()
 
 
-def test_a_killed_readers_copy_is_used_and_then_removed(at: Path, tmp_path: Path) -> None:
+def test_the_copy_of_a_killed_reader_is_used_and_then_removed(at: Path, tmp_path: Path) -> None:
     with reading(uri_of(at)) as inside:
         assert inside.wait(60)
     assert len(left(tmp_path)) == 2, "the copy and its lock"
@@ -139,7 +139,7 @@ def test_a_killed_readers_copy_is_used_and_then_removed(at: Path, tmp_path: Path
     assert len(reads(at)) == len(FILES) + 1
 
 
-def test_what_a_process_killed_while_it_downloads_leaves_is_never_read(at: Path, tmp_path: Path) -> None:
+def test_the_leftovers_of_a_killed_download_are_never_read(at: Path, tmp_path: Path) -> None:
     hold = Path(f"{at}.hold")
     hold.write_text("7.bin")
     with reading(uri_of(at)):
@@ -150,7 +150,7 @@ def test_what_a_process_killed_while_it_downloads_leaves_is_never_read(at: Path,
         check(folder)
 
 
-def test_another_checkpoints_reader_removes_what_a_killed_one_left(at: Path, tmp_path: Path) -> None:
+def test_a_reader_of_another_checkpoint_removes_what_a_killed_reader_left(at: Path, tmp_path: Path) -> None:
     write(at / "second")
     with reading(uri_of(at)) as inside:
         assert inside.wait(60)
@@ -160,7 +160,7 @@ def test_another_checkpoints_reader_removes_what_a_killed_one_left(at: Path, tmp
         assert len(left(tmp_path)) == 2
 
 
-def test_one_that_was_written_anew_is_downloaded_anew(at: Path) -> None:
+def test_a_rewritten_checkpoint_is_downloaded_again(at: Path) -> None:
     checkpoint = CheckpointRef(uri=uri_of(at))
     with checkpoint.as_directory() as folder:
         (at / "first" / "new.bin").write_bytes(b"new")
@@ -177,7 +177,7 @@ def test_it_travels_as_its_uri(at: Path) -> None:
         check(there)
 
 
-def test_a_damaged_one_is_told_each_time_and_not_kept(at: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_each_time_and_not_kept(at: Path) -> None:
     (at / "first" / "3.bin").write_bytes(b"x" * 50_000)
     for _ in range(2):
         with (
@@ -187,7 +187,7 @@ def test_a_damaged_one_is_told_each_time_and_not_kept(at: Path) -> None:
             pass
 
 
-def test_one_that_is_gone_is_told(at: Path) -> None:
+def test_a_checkpoint_that_is_gone_is_reported(at: Path) -> None:
     with (
         pytest.raises(SpecError, match=r"which does not exist or was deleted"),
         CheckpointRef(uri=uri_of(at, "gone")).to_ray().as_directory(),

@@ -49,7 +49,7 @@ async def observed(observer: Observer) -> Look:
     return look
 
 
-def test_a_job_that_ends_between_the_two_halves_of_a_look_is_not_lost(tmp_path: Path) -> None:
+def test_a_job_that_ends_in_the_middle_of_a_look_is_not_lost(tmp_path: Path) -> None:
     """Storage is read before the cluster is queried: what the job wrote in between must not restart it."""
 
     class EndsWhenAsked(FakeCluster):

@@ -131,7 +131,7 @@ def test_a_second_commit_of_one_generation_is_refused(tmp_path: Path) -> None:
         commit(root, folders[1], "parquet", "/checkpoint", 3, fence)
 
 
-def test_the_commit_of_a_run_whose_directory_was_deleted_by_hand_is_nothing_to_the_next_one(tmp_path: Path) -> None:
+def test_a_later_run_ignores_the_commit_of_a_run_deleted_by_hand(tmp_path: Path) -> None:
     root = Location.of(str(tmp_path / "out"))
     for rows in (3, 4):
         fence = fence_of(tmp_path, 1)
@@ -152,7 +152,7 @@ def test_a_commit_that_finds_fewer_rows_than_were_written_fails(tmp_path: Path) 
     assert root.names() == ["attempt-001"]
 
 
-def test_rows_of_csv_are_counted_also_where_one_is_empty_or_has_several_lines(tmp_path: Path) -> None:
+def test_rows_of_csv_are_counted_even_if_one_is_empty_or_has_several_lines(tmp_path: Path) -> None:
     pyarrow.csv.write_csv(pa.table({"x": ["a", None, "", "b\nc", None]}), tmp_path / "part.csv")
     assert count_rows(Location.of(str(tmp_path)), "csv") == {"part.csv": 5}
 
@@ -170,7 +170,7 @@ def test_a_folder_with_other_data_or_of_another_run_is_refused(tmp_path: Path) -
         claim_output(root, Location.of("/runs/two"))
 
 
-def test_a_dataset_is_what_its_files_are(tmp_path: Path) -> None:
+def test_a_datasets_fingerprint_comes_from_its_files(tmp_path: Path) -> None:
     folder = Location.of(str(tmp_path))
     write(folder, "a.parquet", 3)
     config = DatasetConfig(path=str(tmp_path), format="parquet")

@@ -84,18 +84,18 @@ def name(spec: Any, key: str | None = None) -> str:
     return identity.named(spec, key, identity.Call.here()).run_config.name
 
 
-def test_a_name_of_the_users_own_stays(inside: Any) -> None:
+def test_a_name_chosen_by_the_user_is_kept(inside: Any) -> None:
     inside(None)
     assert name(training(run_config=RunConfig(name="mine"))) == "mine"
 
 
-def test_outside_a_flow_run_the_name_has_to_be_given(inside: Any) -> None:
+def test_outside_a_flow_run_the_name_is_required(inside: Any) -> None:
     inside(None)
     with pytest.raises(SpecError, match=r"run_config\.name: missing; required outside a flow run"):
         name(training())
 
 
-def test_the_name_is_made_of_the_flow_run_and_the_key(inside: Any) -> None:
+def test_the_name_consists_of_the_flow_run_and_the_key(inside: Any) -> None:
     inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     assert name(training(), "fit") == f"{ROOT}--fit"
 
@@ -108,7 +108,7 @@ def test_without_a_key_equal_specs_have_one_name_and_different_ones_two(inside: 
     assert all(n.startswith(f"{ROOT}--train-") for n in names)
 
 
-def test_how_long_to_wait_is_no_part_of_the_name(inside: Any) -> None:
+def test_timeouts_are_not_part_of_the_name(inside: Any) -> None:
     inside(SimpleNamespace(id=ROOT, run_count=1, parent_task_run_id=None))
     assert name(training()) == name(training(limits=Limits(timeout_s=60)))
 
@@ -119,7 +119,7 @@ def test_steps_of_two_kinds_have_two_names(inside: Any) -> None:
     assert name(evaluation).startswith(f"{ROOT}--evaluate-")
 
 
-def test_in_a_subflow_the_root_flow_run_and_the_call_count_and_not_the_subflows_own_id(inside: Any) -> None:
+def test_a_subflows_key_is_the_root_flow_run_and_the_call_not_its_own_id(inside: Any) -> None:
     names = set()
     for _ in range(2):
         server = FakeServer()
@@ -140,7 +140,7 @@ def test_in_a_subflow_the_root_flow_run_and_the_call_count_and_not_the_subflows_
         (RuntimeError("something of Prefect's"), True),
     ],
 )
-def test_only_an_error_that_a_retry_may_cure_is_retried(error: Exception, again: bool) -> None:
+def test_only_an_error_that_a_retry_may_fix_is_retried(error: Exception, again: bool) -> None:
     assert tasks.retry_makes_sense(tasks.train, None, Failed(data=error)) is again
 
 
@@ -163,7 +163,7 @@ def test_two_steps_under_one_key_in_a_flow_run_are_refused_naming_both(epochs: i
 
 
 @pytest.mark.usefixtures("no_claims")
-def test_a_task_that_is_tried_again_and_a_flow_that_is_keep_their_key() -> None:
+def test_a_retried_task_and_a_retried_flow_keep_their_key() -> None:
     names = {
         identity.named(training(), "fit", where).run_config.name
         for where in (call("train-0"), call("train-0"), call("again", (2,)), call("nested", (2,), nested=True))
@@ -179,26 +179,26 @@ def made(value: int) -> Any:
 
 
 @pytest.mark.usefixtures("no_claims")
-def test_newer_code_has_the_same_name_so_that_the_job_which_lives_is_found() -> None:
+def test_newer_code_keeps_the_name_so_that_the_live_job_is_found() -> None:
     first = identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call())
     second = identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("x", (2,)))
     assert first.run_config.name == second.run_config.name
 
 
 @pytest.mark.usefixtures("no_claims")
-def test_two_steps_that_differ_in_their_code_alone_need_a_key_each() -> None:
+def test_two_steps_that_differ_only_in_code_need_a_key_each() -> None:
     identity.named(training().model_copy(update={"train_loop_per_worker": made(1)}), None, call("train-0"))
     with pytest.raises(SpecError, match=r"run_config\.name: got .* expected a unique key for each"):
         identity.named(training().model_copy(update={"train_loop_per_worker": made(2)}), None, call("train-1"))
 
 
 @pytest.mark.usefixtures("no_claims")
-def test_two_equal_steps_without_a_key_are_one() -> None:
+def test_two_equal_steps_without_a_key_are_the_same_run() -> None:
     names = {identity.named(training(), None, call(f"train-{n}")).run_config.name for n in range(2)}
     assert len(names) == 1
 
 
-def test_a_sigterm_is_noted_once_however_many_steps_are_awaited_and_handed_on() -> None:
+def test_a_sigterm_is_noted_once_and_passed_on_however_many_steps_are_awaited() -> None:
     handed_on: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: handed_on.append(number))
     try:

@@ -77,7 +77,7 @@ def test_a_job_block_refuses_what_is_no_spec() -> None:
 
 
 @pytest.mark.parametrize("cluster", ["http://ray:8265", 8265])
-def test_a_cluster_that_is_none_is_refused(cluster: Any) -> None:
+def test_a_value_that_is_not_a_cluster_is_refused(cluster: Any) -> None:
     with pytest.raises(SpecError, match=r"cluster: got .*; expected a RayCluster block"):
         Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), cluster, None, None)
 
@@ -88,7 +88,7 @@ def test_a_hook_finds_an_inline_cluster_again_without_its_token() -> None:
     assert cluster_data(None) == {}
 
 
-def test_the_blocks_runtime_env_is_under_that_of_the_step() -> None:
+def test_the_steps_runtime_env_wins_over_the_blocks() -> None:
     block = RayCluster(local=True, runtime_env={"pip": ["a"], "env_vars": {"A": "block", "B": "block"}})
     spec = {"train_loop_per_worker": "a:b", "framework": "python", "runtime_env": {"env_vars": {"A": "step"}}}
     step = Step(spec, _train(), block, None, None)

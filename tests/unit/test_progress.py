@@ -11,20 +11,20 @@ def entry(time: float, attempt: int = 1, **metrics: Any) -> dict[str, Any]:
     return {"attempt": attempt, "time": time, "report": 1, "metrics": metrics}
 
 
-def test_the_fraction_is_the_epochs_done_over_those_of_the_config() -> None:
+def test_the_fraction_is_epochs_done_divided_by_epochs_in_the_config() -> None:
     progress = Progress({"epochs": 10})
     assert progress.read(entry(100.0, epoch=0)) == Reading(0.1)
     assert progress.read(entry(110.0, epoch=1)) == Reading(0.2, 0.1, 80.0)
     assert str(progress.read(entry(120.0, epoch=2))) == "30%, 10 s/report, ETA 70 s"
 
 
-def test_a_report_may_say_its_own_progress() -> None:
+def test_a_report_may_state_its_own_progress() -> None:
     assert Progress().read(entry(1.0, progress=0.25)).fraction == 0.25
     assert Progress({"epochs": 2}).read(entry(1.0, progress=7, epoch=0)).fraction == 1.0
 
 
 @pytest.mark.parametrize("metrics", [{"loss": 0.5}, {"epoch": None}, {"epoch": "3"}, {"progress": True}])
-def test_without_a_counter_there_is_a_rate_and_no_guess(metrics: dict[str, Any]) -> None:
+def test_without_a_counter_there_is_a_rate_but_no_estimate(metrics: dict[str, Any]) -> None:
     progress = Progress({"epochs": 10})
     progress.read(entry(1.0, **metrics))
     reading = progress.read(entry(1.5, **metrics))
@@ -32,18 +32,18 @@ def test_without_a_counter_there_is_a_rate_and_no_guess(metrics: dict[str, Any])
     assert str(reading) == "2 reports/s"
 
 
-def test_the_time_between_two_attempts_is_no_slow_report() -> None:
+def test_the_time_between_two_attempts_is_not_a_slow_report() -> None:
     progress = Progress({"steps": 4})
     progress.read(entry(1.0, step=0))
     assert progress.read(entry(1000.0, attempt=2, step=0)) == Reading(0.25)
     assert progress.read(entry(1001.0, attempt=2, step=1)) == Reading(0.5, 1.0, 2.0)
 
 
-def test_a_config_that_names_nonsense_as_its_total_is_passed_over() -> None:
+def test_a_config_with_a_nonsense_total_is_ignored() -> None:
     for total in (0, -1, "many", None):
         assert Progress({"epochs": total}).read(entry(1.0, epoch=1)).fraction is None
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(8.4, "8 s"), (89, "89 s"), (300, "5 min"), (12000, "3 h 20 min")])
-def test_a_length_of_time_in_words(seconds: float, words: str) -> None:
+def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words

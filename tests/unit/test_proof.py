@@ -106,11 +106,11 @@ def test_a_storage_that_does_not_create_if_absent_is_refused_before_a_submit(
         assert cluster.submits == 0
 
 
-def test_a_filesystem_that_nobody_knows_holds_runs_once_it_has_shown_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_filesystem_holds_runs_once_it_has_proven_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     proof.ensure(Location.of(custom("Locking", monkeypatch)))
 
 
-def test_a_storage_is_proven_once_and_remembers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_is_proven_once_and_keeps_a_record_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = Location.of(str(tmp_path))
     proof.ensure(storage)
     assert [path.name for path in tmp_path.iterdir()] == [proof.MARKER]
@@ -126,14 +126,14 @@ def _never(storage: Location) -> None:
     raise AssertionError("proven again")
 
 
-def test_what_was_proven_by_one_uri_says_nothing_about_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proof_for_one_uri_does_not_count_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / proof.MARKER).write_text(json.dumps({"proven": ["s3://copied/from"]}))
     proof.ensure(Location.of(str(tmp_path)))
     assert json.loads((tmp_path / proof.MARKER).read_text()) == {"proven": [str(tmp_path), "s3://copied/from"]}
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", '{"proven": 5}', '{"proven": [{}]}', "\udcff"])
-def test_a_damaged_memory_is_made_anew(tmp_path: Path, damaged: str) -> None:
+def test_a_damaged_record_of_a_proof_is_rewritten(tmp_path: Path, damaged: str) -> None:
     marker = tmp_path / proof.MARKER
     marker.write_bytes(damaged.encode(errors="surrogateescape"))
     proof.ensure(Location.of(str(tmp_path)))

@@ -27,7 +27,7 @@ ENGINES = """
 
 
 @pytest.mark.parametrize(("module", "names"), [("plugin_core", USERS), ("plugin_core.engine", ENGINES)])
-def test_these_names_are_exported_and_load(module: str, names: str) -> None:
+def test_the_exported_names_are_the_listed_ones_and_load(module: str, names: str) -> None:
     found = importlib.import_module(module)
     assert found.__all__ == sorted(names.split())
     for name in found.__all__:
@@ -62,7 +62,7 @@ def test_the_core_has_at_most_13_rooms_and_each_says_what_it_is_for() -> None:
         assert ast.get_docstring(ast.parse(file.read_text())), file
 
 
-def test_the_diagram_of_the_rooms_is_that_of_the_contract() -> None:
+def test_the_diagram_of_the_rooms_matches_the_contract() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     (diagram,) = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
     floors = {room: floor for floor, layer in enumerate(layers()) for room in layer}

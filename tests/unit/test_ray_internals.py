@@ -39,7 +39,7 @@ def private_imports(file: Path) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(("module", "names"), NEEDED.items())
-def test_this_ray_has_the_names(module: str, names: set[str]) -> None:
+def test_this_ray_version_has_the_private_names(module: str, names: set[str]) -> None:
     found = importlib.import_module(module)
     assert {name for name in names if hasattr(found, name)} == names
 
@@ -52,7 +52,7 @@ def test_the_list_is_complete() -> None:
     assert used == NEEDED
 
 
-def test_no_other_file_of_the_product_uses_them() -> None:
+def test_no_other_file_of_the_product_uses_private_ray_names() -> None:
     files = [
         file
         for package in ("plugin_core", "airflow_provider", "prefect_integration")

@@ -61,7 +61,7 @@ def test_a_storage_uri_reads_no_variable_that_the_installation_does_not_allow(mo
         assert "hunter2" not in str(caught.value)
 
 
-def test_what_the_installation_allows_goes_along_with_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installations_allowances_travel_with_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", "ours:open")
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster)
@@ -114,7 +114,7 @@ def test_pyarrows_filesystem_takes_every_option_of_an_s3_uri() -> None:
         "s3:/bucket",
     ],
 )
-def test_a_uri_that_would_mean_another_place_is_refused(uri: str) -> None:
+def test_a_uri_that_would_mean_another_location_is_refused(uri: str) -> None:
     with pytest.raises(SpecError, match=r"^storage_path: got .*; expected "):
         Location.of(uri)
 
@@ -167,7 +167,7 @@ def test_the_entrypoint_keeps_any_path_one_word(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "injected").exists()
 
 
-def test_the_path_of_a_python_is_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_path_with_spaces_stays_one_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/home/o'brien/my venv/bin/python")
     assert LocalCluster().driver_command()[0] == "/home/o'brien/my venv/bin/python"
     assert RayCluster("http://h:1", python="/a b/python").driver_command()[0] == "/a b/python"
@@ -183,7 +183,7 @@ def test_ray_starts_from_an_environment_whose_path_has_spaces(tmp_path: Path, mo
     subprocess.run(f"exec {done.stdout.strip()} -c 'import ray, plugin_core'", shell=True, check=True)
 
 
-def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
+def test_a_name_does_not_lead_elsewhere(tmp_path: Path) -> None:
     spec = spec_at(tmp_path / "runs")
     for name in ("../../outside", "/abs", "a/b", "", ".", "..", "x\n"):
         with pytest.raises(SpecError, match=r"run_config\.name: got "):
@@ -233,7 +233,7 @@ def test_a_clusters_address_holds_no_credentials(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://[::1", "x", "ray://h:1", "javascript:alert(1)", "http://", "http://h:x", ""])
-def test_what_is_no_address_is_refused_with_one_sentence(address: str) -> None:
+def test_a_value_that_is_not_an_address_is_refused_with_one_sentence(address: str) -> None:
     with pytest.raises(SpecError, match=r"^address: "):
         RayCluster(address)
 

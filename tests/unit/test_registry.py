@@ -67,7 +67,7 @@ def test_promoting_again_is_the_same_promotion(storage: Path, options: dict[str,
     assert promote(result.checkpoint.uri, "digits", "staging", **options).version == 1
 
 
-def test_rollbacks_go_further_and_further_back(storage: Path, options: dict[str, Any]) -> None:
+def test_each_rollback_goes_one_version_further_back(storage: Path, options: dict[str, Any]) -> None:
     for name in ("one", "two", "three"):
         promote(trained(storage, name), "digits", **options)
     assert rollback("digits", **options).version == 2
@@ -98,7 +98,7 @@ def test_an_alias_that_moved_since_the_evaluation_is_not_moved(storage: Path, op
     assert promote(result, "digits", force=True, **options).version == 3
 
 
-def test_of_many_that_move_an_alias_at_once_one_does(tmp_path: Path) -> None:
+def test_exactly_one_of_many_concurrent_alias_moves_succeeds(tmp_path: Path) -> None:
     registry = FileRegistry(Location.of(str(tmp_path)))
     outcomes: list[str] = []
 
@@ -130,7 +130,7 @@ def test_of_many_that_move_an_alias_at_once_one_does(tmp_path: Path) -> None:
         (lambda: promote("/x", "digits", registry="ftp://x/y"), "registry: got 'ftp://x/y'; expected a local path"),
     ],
 )
-def test_bad_input_is_told_before_anything_moves(call: Any, words: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_bad_input_is_reported_before_anything_moves(call: Any, words: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("RAY_STORAGE", str(tmp_path))
     with pytest.raises(SpecError) as caught:
         call()
@@ -191,7 +191,7 @@ def test_a_lease_is_held_by_one_and_taken_over_from_the_dead(storage: Path, tmp_
         Lease(place, one).acquire(30, wait=False, on_wait=waiting(told))
 
 
-def test_a_lease_that_was_given_back_is_free_at_once(storage: Path, tmp_path: Path) -> None:
+def test_a_released_lease_is_free_at_once(storage: Path, tmp_path: Path) -> None:
     place = Location.of(str(tmp_path / "leases"))
     first = Lease(place, trained(storage, "one").run.uri)
     first.acquire(30, wait=False, on_wait=print)

@@ -24,13 +24,13 @@ def test_a_long_table_is_thinned_and_keeps_the_last_report() -> None:
     assert rows[-1]["report"] == 1001
 
 
-def test_the_plot_is_a_png_over_the_common_counter_with_the_last_word_on_what_was_repeated() -> None:
+def test_the_plot_is_a_png_over_the_common_counter_and_the_last_of_repeated_values_counts() -> None:
     reports = [entry(1, epoch=0, loss=1.0), entry(2, epoch=1, loss=0.5), entry(3, attempt=2, epoch=1, loss=0.6)]
     assert report._curves(reports, "epoch") == {"loss": [(0, 1.0), (1, 0.6)]}
     assert report.plot_png(History.of(reports)).startswith(b"\x89PNG")
 
 
-def test_one_report_or_words_make_no_plot() -> None:
+def test_a_single_report_or_text_makes_no_plot() -> None:
     assert report.plot_png(History()) is None
     assert report.plot_png(History.of([entry(1, loss=1.0)])) is None
 
@@ -50,7 +50,7 @@ def test_the_page_says_how_it_ended_and_escapes_what_would_break_its_table(tmp_p
     assert "no end recorded" in report.markdown_report(rundir, None, History())
 
 
-def test_the_page_of_an_evaluation_has_its_plots_and_that_of_a_search_its_best(tmp_path: Path) -> None:
+def test_an_evaluations_page_has_its_plots_and_a_searchs_page_its_best_trial(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.write_spec(parse_spec({"train_loop_per_worker": "a:b", "framework": "python"}).with_name("run", str(tmp_path)))
     run = RunRef(uri=rundir.uri, name="run")

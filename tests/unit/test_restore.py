@@ -66,14 +66,14 @@ def run(tmp_path: Path) -> Path:
 GOOD = ["checkpoint_a001_000001", "checkpoint_a001_000002", "checkpoint_a001_000003", "latest checkpoint_a001_000003"]
 
 
-def test_a_true_snapshot_is_left_alone(run: Path) -> None:
+def test_a_correct_snapshot_is_left_alone(run: Path) -> None:
     before = (run / SNAPSHOT).read_bytes()
     assert repair(run, CONFIG) == ""
     assert (run / SNAPSHOT).read_bytes() == before
     assert restored(run) == GOOD
 
 
-def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
+def test_a_snapshot_truncated_at_any_byte_is_rebuilt(run: Path) -> None:
     whole = (run / SNAPSHOT).read_bytes()
     for length in range(len(whole)):
         (run / SNAPSHOT).write_bytes(whole[:length])
@@ -84,13 +84,13 @@ def test_truncated_at_every_byte_it_is_rebuilt(run: Path) -> None:
     assert restored(run) == GOOD
 
 
-def test_a_missing_one_is_rebuilt(run: Path) -> None:
+def test_a_missing_snapshot_is_rebuilt(run: Path) -> None:
     (run / SNAPSHOT).unlink()
     assert "is missing; it was rebuilt" in repair(run, CONFIG)
     assert restored(run) == GOOD
 
 
-def test_one_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> None:
+def test_a_snapshot_that_lists_an_absent_directory_is_rebuilt_without_it(run: Path) -> None:
     for file in (run / "checkpoint_a001_000003").iterdir():
         file.unlink()
     said = repair(run, CONFIG)
@@ -105,14 +105,14 @@ def test_a_half_uploaded_directory_is_never_restored_from(run: Path) -> None:
     assert "checkpoint_a001_000004" not in " ".join(restored(run))
 
 
-def test_one_of_another_ray_version_is_rebuilt(run: Path) -> None:
+def test_a_snapshot_of_another_ray_version_is_rebuilt(run: Path) -> None:
     text = (run / SNAPSHOT).read_text()
     (run / SNAPSHOT).write_text(json.dumps({**json.loads(text), "ray_version": "2.51.0"}))
     assert "was written by Ray 2.51.0, this is Ray" in repair(run, CONFIG)
     assert restored(run) == GOOD
 
 
-def test_what_only_the_snapshot_knows_is_the_newest(run: Path) -> None:
+def test_a_checkpoint_known_only_to_the_snapshot_is_the_newest(run: Path) -> None:
     """The journal is written once a second; the snapshot at each checkpoint."""
     journal(run, ("checkpoint_a001_000001", {}), ("checkpoint_a001_000002", {}))
     for file in (run / "checkpoint_a001_000001").iterdir():
@@ -122,7 +122,7 @@ def test_what_only_the_snapshot_knows_is_the_newest(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("order", "best"), [("min", "checkpoint_a001_000003"), ("max", "checkpoint_a001_000001")])
-def test_the_best_by_the_score_stays_the_best(run: Path, order: Any, best: str) -> None:
+def test_the_best_checkpoint_by_score_stays_the_best(run: Path, order: Any, best: str) -> None:
     (run / SNAPSHOT).unlink()
     config = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order=order)
     repair(run, config)
@@ -130,7 +130,7 @@ def test_the_best_by_the_score_stays_the_best(run: Path, order: Any, best: str) 
     assert found[-2:] == [best, "latest checkpoint_a001_000003"], "Ray keeps its list from worst to best"
 
 
-def test_a_run_that_never_had_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+def test_a_run_that_never_had_a_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert repair(run, CONFIG) == ""
     journal(run, (None, {"loss": 1.0}))
@@ -150,7 +150,7 @@ def test_a_score_within_a_nested_metric_counts(run: Path) -> None:
     ]
 
 
-def test_a_checkpoint_that_cannot_be_looked_at_is_not_called_absent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_not_called_absent(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = Location.names
 
     def away(self: Location, after: str = "") -> list[str]:
@@ -170,12 +170,12 @@ def standing(run: Path) -> Standing:
     return standing_of(rundir, History.read(rundir))
 
 
-def test_a_run_stands_at_its_latest_checkpoint(run: Path) -> None:
+def test_a_runs_standing_is_that_of_its_latest_checkpoint(run: Path) -> None:
     assert standing(run) == Standing(reports=3, index=3)
     assert standing(run.parent / "new") == Standing()
 
 
-def test_reports_after_the_checkpoint_come_again_under_the_index_that_they_had(run: Path) -> None:
+def test_reports_after_the_checkpoint_are_repeated_with_the_same_index(run: Path) -> None:
     with (run / ".step/journal/001-0001.jsonl").open("a") as file:
         file.writelines(json.dumps({"attempt": 1, "report": n, "metrics": {}, "checkpoint": None}) + "\n" for n in (4, 5))
     assert standing(run) == Standing(reports=5, index=3)
@@ -218,7 +218,7 @@ def many(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_resume_over_many_checkpoints_of_many_ranks_asks_the_storage_little(
+def test_a_resume_over_many_checkpoints_of_many_ranks_makes_few_requests(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[str] = Counter()
@@ -241,7 +241,7 @@ def counted(function: Any, calls: Counter[str]) -> Any:
     return count
 
 
-def test_the_newest_and_the_best_that_are_damaged_give_way_to_the_next_that_are_whole(many: Path) -> None:
+def test_a_damaged_newest_or_best_checkpoint_gives_way_to_the_next_intact_one(many: Path) -> None:
     repair(many, BY_LOSS)
     for name in (NAMES[-1], NAMES[-2], NAMES[49]):
         (many / name / "part-2").write_bytes(b"cut")

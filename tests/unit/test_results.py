@@ -67,7 +67,7 @@ def test_a_result_newer_than_the_code_is_refused() -> None:
         parse_result(data)
 
 
-def test_what_is_no_result_is_refused() -> None:
+def test_a_value_that_is_not_a_result_is_refused() -> None:
     with pytest.raises(SpecError, match="result: got"):
         parse_result({"kind": "nonsense"})
 
@@ -141,7 +141,7 @@ def test_rays_copy_of_an_error_has_its_message_and_details() -> None:
         assert (copy.message, copy.details) == ("why", "trace")
 
 
-def test_only_errors_of_the_surroundings_are_retryable() -> None:
+def test_only_infrastructure_errors_are_retryable() -> None:
     retryable = {cls.__name__ for cls in all_errors() if cls.retryable}
     assert retryable == {
         "ClusterUnreachableError",

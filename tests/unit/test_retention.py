@@ -54,19 +54,19 @@ def test_a_runs_checkpoints_are_listed_with_metrics_and_why_they_stay(tmp_path: 
     assert all(name[:16] in listed.stdout for name in NAMES)
 
 
-def test_what_an_old_runs_result_does_not_name_may_go(tmp_path: Path) -> None:
+def test_prune_deletes_what_an_old_runs_result_does_not_name(tmp_path: Path) -> None:
     make_run(tmp_path)
     assert [name for _, name in prunable(Location.of(str(tmp_path)), DAY)] == [NAMES[0], NAMES[2]]
     assert [name for _, name in prunable(Location.of(str(tmp_path)), DAY, also_results=True)] == NAMES
 
 
 @pytest.mark.parametrize("run", [{"age_days": 0.5}, {"result": False}], ids=["young", "may live"])
-def test_a_run_that_is_young_or_may_live_is_left_whole(tmp_path: Path, run: dict[str, float]) -> None:
+def test_a_run_that_is_young_or_may_be_alive_is_left_alone(tmp_path: Path, run: dict[str, float]) -> None:
     make_run(tmp_path, **run)  # type: ignore[arg-type]
     assert list(prunable(Location.of(str(tmp_path)), DAY, also_results=True)) == []
 
 
-def test_a_run_that_failed_long_ago_may_go(tmp_path: Path) -> None:
+def test_a_run_that_failed_long_ago_may_be_deleted(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, result=False)
     rundir.record_end(1, AttemptEnd("user_error"))
     then = time.time() - 2 * 86400
@@ -76,7 +76,7 @@ def test_a_run_that_failed_long_ago_may_go(tmp_path: Path) -> None:
     assert list(prunable(Location.of(str(tmp_path)), DAY)) == [], "it goes on"
 
 
-def test_a_pinned_checkpoint_stays_also_when_the_pin_comes_last(tmp_path: Path) -> None:
+def test_a_pinned_checkpoint_stays_when_the_pin_comes_last_too(tmp_path: Path) -> None:
     rundir = make_run(tmp_path)
     found = dict.fromkeys(name for _, name in prunable(Location.of(str(tmp_path)), DAY))
     pin(str(tmp_path / "run" / NAMES[0]), by="another run")
@@ -86,7 +86,7 @@ def test_a_pinned_checkpoint_stays_also_when_the_pin_comes_last(tmp_path: Path) 
     assert [name for _, name in prunable(Location.of(str(tmp_path)), DAY)] == []
 
 
-def test_runs_within_a_run_go_with_it_but_for_what_its_result_names(tmp_path: Path) -> None:
+def test_nested_runs_are_deleted_with_their_run_except_what_its_result_names(tmp_path: Path) -> None:
     outer = make_run(tmp_path)
     child = outer.child("trial-1")
     (tmp_path / "run" / "_children" / "trial-1" / NAMES[0]).mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_prune_keeps_what_a_result_names_with_the_options_of_the_uri_in_another_
     assert [name for name in rundir.location.names() if name.startswith("check")] == [NAMES[1]]
 
 
-def test_prune_keeps_what_another_runs_result_names(tmp_path: Path, linked: Path) -> None:
+def test_prune_keeps_what_the_result_of_another_run_names(tmp_path: Path, linked: Path) -> None:
     make_run(tmp_path / "runs", "trained")
     (tmp_path / "runs" / "alias").symlink_to(tmp_path / "runs" / "trained")
     checked = RunDir.at(str(tmp_path / "runs" / "checked"))

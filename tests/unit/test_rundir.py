@@ -27,7 +27,7 @@ def test_a_run_without_a_name_is_refused() -> None:
         RunDir.of(TrainSpec(train_loop_per_worker=LOOP))
 
 
-def test_storage_comes_from_ray_storage_where_the_spec_names_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_storage_is_the_default_if_the_spec_names_no_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_STORAGE", str(tmp_path))
     spec = TrainSpec(train_loop_per_worker=LOOP, run_config=RunConfig(name="n"))
     assert RunDir.of(spec).uri == str(tmp_path / "n")
@@ -69,7 +69,7 @@ def test_a_spec_that_never_ran_may_be_replaced(tmp_path: Path) -> None:
     assert rundir.read_record()["spec"]["train_loop_config"] == {"lr": 0.2}
 
 
-def test_how_long_to_wait_and_how_often_to_try_may_change(tmp_path: Path) -> None:
+def test_timeouts_and_retry_counts_may_change(tmp_path: Path) -> None:
     rundir = RunDir.of(spec_at(tmp_path))
     rundir.write_spec(spec_at(tmp_path))
     rundir.claim(1, "a", "i")
@@ -110,7 +110,7 @@ def test_a_run_directory_newer_than_the_code_is_refused(tmp_path: Path) -> None:
         rundir.read_spec()
 
 
-def test_of_many_who_claim_an_attempt_exactly_one_gets_it(tmp_path: Path) -> None:
+def test_exactly_one_of_many_claims_of_an_attempt_succeeds(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     for attempt in range(1, 21):
         start, got = threading.Barrier(8), []
@@ -137,7 +137,7 @@ def test_submission_ids_differ_by_storage_generation_and_attempt(tmp_path: Path)
     assert RunDir.at(runs[1].uri).generation == 2
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_data_is_read_back(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     assert (rundir.end(1), rundir.heartbeat(1), rundir.result(), rundir.intent()) == (None, None, None, Intent())
     rundir.record_end(1, AttemptEnd("user_error", "m", "d", 1.5))
@@ -160,7 +160,9 @@ def test_a_half_written_file_is_an_error_and_not_absence(tmp_path: Path) -> None
         rundir.receipt(1)
 
 
-def test_of_two_cancels_at_the_same_moment_none_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cancels_at_the_same_moment_do_not_overwrite_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cancel of the whole run comes while an attempt's is being written."""
     rundir = RunDir.at(str(tmp_path / "run"))
     for attempt in (1, 2):
@@ -212,7 +214,7 @@ def test_a_cancel_is_never_taken_back_and_names_the_attempts_it_means(tmp_path: 
     assert rundir.cancel(2) == whole
 
 
-def test_the_first_record_of_an_end_and_of_a_result_stays(tmp_path: Path) -> None:
+def test_the_first_record_of_an_end_or_a_result_is_kept(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     for word in ("first", "second"):
         rundir.record_end(1, AttemptEnd("infrastructure", word))
@@ -221,7 +223,7 @@ def test_the_first_record_of_an_end_and_of_a_result_stays(tmp_path: Path) -> Non
     assert rundir.end(1) == AttemptEnd("infrastructure", "first")
 
 
-def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
+def test_fields_that_a_later_version_adds_are_ignored(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     receipt = rundir.claim(1, "a", "i")
     file = tmp_path / "run/.step/attempts/001.json"

@@ -19,7 +19,7 @@ from tests.support.fake_steps import spec_at
 SECRETS = {"WANDB_API_KEY": "hunter2"}
 
 
-def test_a_missing_working_dir_names_the_field_and_no_variable_and_the_mended_spec_runs_under_the_same_name(
+def test_a_missing_working_dir_names_the_field_and_the_corrected_spec_runs_under_the_same_name(
     tmp_path: Path,
 ) -> None:
     private = {"env_vars": {"PRIVATE": "hunter2"}}
@@ -45,17 +45,17 @@ def test_a_missing_working_dir_names_the_field_and_no_variable_and_the_mended_sp
         ({"py_modules": ["s3://b/a.zip", "/nowhere.whl"]}, "runtime_env.py_modules: got '/nowhere.whl'"),
     ],
 )
-def test_a_folder_that_is_not_there_is_told_by_its_field(runtime_env: dict[str, Any], sentence: str) -> None:
+def test_a_missing_folder_is_reported_with_its_field(runtime_env: dict[str, Any], sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         check_folders({**runtime_env, "env_vars": {"A": "x"}})
 
 
-def test_folders_that_are_there_and_uris_are_taken(tmp_path: Path) -> None:
+def test_existing_folders_and_uris_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "a.whl").write_text("")
     check_folders({"working_dir": str(tmp_path), "py_modules": [str(tmp_path / "a.whl"), "s3://b/a.zip"], "pip": ["a"]})
 
 
-def test_a_spec_that_the_cluster_refuses_leaves_the_name_free_for_the_mended_one(tmp_path: Path) -> None:
+def test_a_spec_that_the_cluster_refuses_leaves_the_name_free_for_the_corrected_one(tmp_path: Path) -> None:
     class Refusing(FakeCluster):
         async def _submit(self, request: web.Request) -> web.Response:
             if "bad" in (await request.json())["runtime_env"]:
@@ -70,7 +70,7 @@ def test_a_spec_that_the_cluster_refuses_leaves_the_name_free_for_the_mended_one
 
 
 @pytest.mark.parametrize("status", [503, None])
-def test_a_cluster_that_takes_no_upload_for_a_while_is_waited_for(tmp_path: Path, status: int | None) -> None:
+def test_a_cluster_that_accepts_no_upload_for_a_while_is_waited_for(tmp_path: Path, status: int | None) -> None:
     """None: the connection is cut."""
     refusals = 2
 

@@ -34,7 +34,7 @@ def spec(**fields: Any) -> TuneSpec:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_rays_own_objects_become_data_and_data_becomes_rays_objects(rays: Any, data: Any) -> None:
+def test_ray_objects_become_data_and_data_becomes_ray_objects(rays: Any, data: Any) -> None:
     assert search_space.as_data(rays) == data
     back = search_space.to_ray(data)
     assert type(back) is type(rays)
@@ -89,13 +89,13 @@ def test_a_space_that_cannot_be_searched_is_refused_with_the_close_name(given: A
         ),
     ],
 )
-def test_a_search_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -> None:
+def test_an_impossible_search_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError) as caught:
         spec(**fields)
     assert words in caught.value.message
 
 
-def test_a_trial_is_the_training_with_what_it_takes_from_the_space() -> None:
+def test_a_trial_is_the_training_with_values_from_the_space() -> None:
     trial = spec().trial_spec({"train_loop_config": {"lr": 0.01}, "scaling_config": {"num_workers": 2}})
     assert trial == TrainSpec(
         **{**TRAIN, "train_loop_config": {"lr": 0.01, "epochs": 5}, "scaling_config": ScalingConfig(num_workers=2)}
@@ -107,7 +107,7 @@ def test_grids_multiply_the_samples() -> None:
     assert spec(param_space={"train_loop_config": grid}, num_samples=4).trials == 24
 
 
-def test_an_option_that_a_scheduler_or_searcher_has_not_is_named() -> None:
+def test_an_option_unknown_to_a_scheduler_or_searcher_is_named() -> None:
     from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
 
     with pytest.raises(SpecError, match=r"scheduler\.graceperiod: not an option of 'asha'; .*did you mean grace_period\?"):

@@ -86,13 +86,13 @@ def test_a_spec_survives_json_and_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", "a: [1"), ("a.json", "{"), ("a.yaml", "- 1\n- 2"), ("b.yaml", "")])
-def test_a_spec_file_that_is_no_yaml_or_json_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_a_spec_file_that_is_neither_yaml_nor_json_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(SpecError, match="expected YAML or JSON"):
         load_spec(tmp_path / name)
 
 
-def test_a_spec_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_spec_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"spec file: got .*none\.yaml.*cannot be read"):
         load_spec(tmp_path / "none.yaml")
 
@@ -104,13 +104,13 @@ def test_a_relative_path_means_the_folder_where_the_spec_was_made(tmp_path: Path
     assert spec.run_config.storage_path == str(tmp_path / "runs")
 
 
-def test_a_train_result_stands_for_its_checkpoint() -> None:
+def test_a_train_result_is_accepted_as_its_checkpoint() -> None:
     result = {"kind": "train", "checkpoint": {"uri": "/runs/a/checkpoint_1"}, "run": {}}
     spec = EvaluateSpec(evaluate="devtools.steps:evaluate", checkpoint=result)
     assert spec.checkpoint == CheckpointRef(uri="/runs/a/checkpoint_1")
 
 
-def test_a_train_result_without_a_checkpoint_is_refused_as_one() -> None:
+def test_a_train_result_without_a_checkpoint_is_refused_as_a_checkpoint() -> None:
     with pytest.raises(SpecError, match="the train result given has no checkpoint"):
         EvaluateSpec(evaluate="devtools.steps:evaluate", checkpoint={"kind": "train", "checkpoint": None})
 

@@ -89,7 +89,7 @@ def test_a_folder_of_a_filesystem_creates_as_that_does(monkeypatch: pytest.Monke
     assert place.read() == b"1"
 
 
-def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_option_names_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Location.of("s3fs://bucket/x?key=$OUR_KEY&secret=$OUR_SECRET&anon=false")
     monkeypatch.delenv("OUR_KEY", raising=False)
     monkeypatch.setenv("RAYTRAIN_URI_VARIABLES", "OUR_KEY,OUR_SECRET")
@@ -112,7 +112,9 @@ def test_a_secret_is_the_name_of_a_variable(monkeypatch: pytest.MonkeyPatch) -> 
         ("abfs://box@account.dfs.core.windows.net/runs", "adlfs"),
     ],
 )
-def test_a_storage_whose_package_is_missing_names_it(uri: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_whose_package_is_missing_names_the_package(
+    uri: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, FSSPEC[urlsplit(uri).scheme].module, raising=False)
     backend.cache_clear()
@@ -120,7 +122,7 @@ def test_a_storage_whose_package_is_missing_names_it(uri: str, package: str, mon
         _ = Location.of(uri).fs
 
 
-def test_azures_container_stands_before_the_account() -> None:
+def test_an_azure_uri_has_the_container_before_the_account() -> None:
     place = Location.of("abfs://box@account.dfs.core.windows.net/runs").child("x")
     assert place.path == "box/runs/x"
 
@@ -161,7 +163,7 @@ def test_a_crashed_write_leaves_the_old_content(tmp_path: Path, monkeypatch: pyt
         ("", "expected a local path or a URI"),
     ],
 )
-def test_what_is_no_place_is_refused(uri: str, words: str) -> None:
+def test_a_value_that_is_not_a_location_is_refused(uri: str, words: str) -> None:
     with pytest.raises(SpecError, match=words) as caught:
         Location.of(uri, "output_path")
     assert caught.value.message.startswith("output_path: got")
@@ -177,7 +179,7 @@ def test_a_child_keeps_the_options_of_the_uri() -> None:
     assert place.path == "bucket/prefix/run/.step"
 
 
-def test_the_fence_lists_its_folder_since_a_mount_may_remember_that_a_name_was_absent(
+def test_the_fence_lists_its_folder_because_a_mount_may_cache_an_absent_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NFS answers a look at an absent name from memory for up to a minute, and looks anew when a folder is opened."""

@@ -91,11 +91,11 @@ def test_a_tolerance_that_forgives_everything_is_refused(tolerance: Any) -> None
         ),
     ],
 )
-def test_a_demand_on_a_built_in_metric_can_be_met_and_can_be_broken(fields: dict[str, Any], words: str) -> None:
+def test_a_demand_on_a_built_in_metric_that_cannot_be_met_or_broken_is_refused(fields: dict[str, Any], words: str) -> None:
     assert words in refused({**JUDGED, **fields})
 
 
-def test_the_metrics_of_a_function_of_the_users_own_may_have_any_range() -> None:
+def test_metrics_of_a_users_function_may_have_any_range() -> None:
     EvaluateSpec(evaluate="a:b", checkpoint="/c", thresholds={"accuracy": {"min": 95}})
 
 
@@ -132,7 +132,7 @@ class Colour(enum.Enum):
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_a_loops_config_is_refused_with_its_place_where_json_would_change_it(value: Any, words: str) -> None:
+def test_a_loops_config_that_json_would_change_is_refused_with_its_path(value: Any, words: str) -> None:
     message = refused({**TRAIN, "train_loop_config": {"lr": value}})
     assert message.startswith("train_loop_config.lr")
     assert words in message
@@ -161,7 +161,7 @@ def test_a_loops_config_of_plain_data_reaches_the_loop_as_it_is() -> None:
         ({**TUNE, "param_space": {"seed": {"choice": [1]}}, "scheduler": {"type": "asha", "options": 5}}, "scheduler"),
     ],
 )
-def test_all_that_user_code_gets_is_plain_json(data: dict[str, Any], field: str) -> None:
+def test_user_code_gets_only_plain_json(data: dict[str, Any], field: str) -> None:
     assert field in refused(data)
 
 
@@ -215,7 +215,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_value_is_taken_as_it_is_or_refused(case: str) -> None:
+def test_a_value_is_accepted_unchanged_or_refused(case: str) -> None:
     data, words = WRONG[case]
     assert words in refused(data)
 
@@ -231,7 +231,7 @@ def test_a_value_is_taken_as_it_is_or_refused(case: str) -> None:
         ({"randint": [0, True]}, "all numbers"),
     ],
 )
-def test_a_sampler_that_ray_tune_cannot_sample_is_refused(sampler: Any, words: str) -> None:
+def test_a_sampler_that_ray_tune_does_not_support_is_refused(sampler: Any, words: str) -> None:
     assert words in refused({**TUNE, "param_space": {"train_loop_config": {"x": sampler}}})
 
 
@@ -280,7 +280,7 @@ def test_a_refused_runtime_env_shows_no_value() -> None:
         assert "s3cret" not in refused({**TRAIN, "runtime_env": {"env_vars": {name: value}, "pip": ["s3cret"]}})
 
 
-def test_the_fields_of_a_runtime_env_are_rays_and_a_plugins_pass() -> None:
+def test_a_runtime_env_takes_rays_fields_and_those_of_plugins() -> None:
     from ray.runtime_env import RuntimeEnv
 
     assert RuntimeEnv.known_fields <= set(runtime_env.FIELDS)
@@ -338,7 +338,7 @@ def test_no_field_of_a_spec_takes_a_number_or_text_that_is_converted() -> None:
     assert lax == []
 
 
-def test_what_many_workers_take_is_computed_from_their_number() -> None:
+def test_the_resources_of_many_workers_are_computed_from_their_number() -> None:
     spec = TrainSpec(**TRAIN, scaling_config=ScalingConfig(num_workers=MAX_PROCESSES))
     assert spec.bundles() == [(MAX_PROCESSES, {"CPU": 1.0})]
     assert in_sum(BatchInferSpec(**{**INFER, "concurrency": (2, 5)}).bundles()) == {"CPU": 3.0, "GPU": 0.0}

@@ -116,7 +116,7 @@ def test_a_cancelled_caller_cancels_the_coroutine_in_its_own_loop_and_waits_for_
     assert seen == ["over", "caller"]
 
 
-def test_an_error_of_the_coroutine_is_the_callers() -> None:
+def test_an_error_of_the_coroutine_is_raised_in_the_caller() -> None:
     async def work() -> None:
         raise KeyError("x")
 

@@ -58,7 +58,7 @@ def test_classification_in_parts_is_exact(parts: int, names: Any) -> None:
     )
 
 
-def test_scores_give_the_metrics_that_need_them() -> None:
+def test_scores_add_the_metrics_that_need_them() -> None:
     random = np.random.default_rng(2)
     labels = random.integers(0, 2, 300)
     scores = np.clip(0.3 * labels + 0.7 * random.random(300), 0, 1)
@@ -80,7 +80,7 @@ def test_scores_give_the_metrics_that_need_them() -> None:
     assert found["log_loss"] == pytest.approx(metrics.log_loss(classes, many))
 
 
-def test_a_metric_that_one_class_alone_cannot_have_is_none() -> None:
+def test_a_metric_that_needs_two_classes_is_none_for_one() -> None:
     tally = tally_maker(spec(task="classification", score_column="p"), None)()
     tally.update(np.array([1, 1]), np.array([1, 0]), np.array([0.9, 0.2]))
     found = tally.compute()
@@ -106,7 +106,7 @@ def test_regression_in_parts_is_exact_even_far_from_zero(parts: int) -> None:
     )
 
 
-def test_torchmetrics_in_parts_are_exact_and_stand_beside_the_built_in_ones() -> None:
+def test_torchmetrics_in_parts_are_exact_and_appear_with_the_built_in_ones() -> None:
     import torch
     from torchmetrics import MetricCollection
     from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
@@ -137,7 +137,7 @@ def test_torchmetrics_in_parts_are_exact_and_stand_beside_the_built_in_ones() ->
 
 
 @pytest.mark.parametrize(("task", "name"), [("classification", "confusion_matrix"), ("regression", "residuals")])
-def test_there_is_a_plot(task: Any, name: str) -> None:
+def test_an_evaluation_has_a_plot(task: Any, name: str) -> None:
     tally = tally_maker(spec(task=task), None)()
     tally.update(np.array([1.0, 2.0, 2.0]), np.array([1.0, 2.0, 1.0]), None)
     drawn = plots(tally)

@@ -74,7 +74,7 @@ def test_runs_of_one_bucket_or_folder_share_their_threads(tmp_path: Path) -> Non
     assert Threads.of(str(tmp_path / "a")) is not one
 
 
-def test_a_run_whose_storage_hangs_says_so_and_goes_on_when_it_answers(
+def test_a_run_whose_storage_hangs_says_so_and_continues_when_it_answers(
     tmp_path: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "HUNG_S", 0.2)

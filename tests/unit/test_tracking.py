@@ -52,7 +52,7 @@ def test_a_tracker_is_given_by_name_as_a_dict_or_as_itself_and_survives_json() -
         ),
     ],
 )
-def test_what_is_no_tracker_is_refused(given: Any, sentence: str) -> None:
+def test_a_value_that_is_not_a_tracker_is_refused(given: Any, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence) as caught:
         spec(given)
     assert "hunter2" not in caught.value.message
@@ -64,13 +64,13 @@ def test_a_missing_package_is_named_with_what_installs_it(rundir: RunDir, monkey
         make_backend(Comet(), Subject(rundir, "train", 1))
 
 
-def test_numbers_of_a_report_are_those_a_tracker_can_draw() -> None:
+def test_numbers_of_a_report_are_those_a_tracker_can_plot() -> None:
     found = numbers({"loss": 0.5, "val": {"acc": 1, "deep": {"f1": 0.2}}, "ok": True, "text": "x", "list": [1, 2]})
     assert found == {"loss": 0.5, "val/acc": 1.0, "val/deep/f1": 0.2, "ok": 1.0}
     assert numbers({"nan": None})["nan"] != numbers({"nan": None})["nan"]
 
 
-def test_names_for_mlflow_are_allowed_short_and_each_its_own() -> None:
+def test_names_for_mlflow_are_valid_short_and_unique() -> None:
     names = _names(dict.fromkeys(["a@b", "a#b", "x" * 300, "x" * 301, "", "/lead//double/", "ok-1.2_3 4:5"]))
     assert len(set(names.values())) == len(names)
     assert all(0 < len(name) <= 250 for name in names.values())
@@ -128,7 +128,7 @@ def feed(rundir: RunDir, config: Tracker | None = None, there: int = 0) -> tuple
     return Feeds([Feed(rundir, backend)]), backend
 
 
-def test_reports_that_come_again_are_logged_once_in_order(rundir: RunDir) -> None:
+def test_repeated_reports_are_logged_once_in_order(rundir: RunDir) -> None:
     journal(rundir, 1, 2, 3, 2, 3, 4)
     feeds, backend = feed(rundir)
     feeds.begin()
@@ -143,7 +143,7 @@ def test_reports_that_come_again_are_logged_once_in_order(rundir: RunDir) -> Non
     assert feeds.warnings == []
 
 
-def test_what_a_tracker_has_already_is_not_logged_again(rundir: RunDir) -> None:
+def test_reports_that_a_tracker_already_has_are_not_logged_again(rundir: RunDir) -> None:
     journal(rundir, 1, 2, 3, 4)
     feeds, backend = feed(rundir, MLflow(step_metric="epoch"), there=2)
     feeds.begin()
@@ -152,7 +152,7 @@ def test_what_a_tracker_has_already_is_not_logged_again(rundir: RunDir) -> None:
     assert backend.ended == ["left"]
 
 
-def test_a_tracker_that_comes_back_is_caught_up_with(rundir: RunDir) -> None:
+def test_a_tracker_that_comes_back_gets_what_it_missed(rundir: RunDir) -> None:
     feeds, backend = feed(rundir)
     feeds.begin()
     backend.away = True
@@ -163,7 +163,7 @@ def test_a_tracker_that_comes_back_is_caught_up_with(rundir: RunDir) -> None:
     assert [entry.index for entry in backend.entries] == list(range(1, 2001))
 
 
-def test_a_tracker_that_stays_away_is_a_warning_and_holds_nothing_up(rundir: RunDir) -> None:
+def test_a_tracker_that_stays_away_is_a_warning_and_does_not_block(rundir: RunDir) -> None:
     journal(rundir, 1, 2)
     feeds, backend = feed(rundir)
     backend.away = True
@@ -174,7 +174,7 @@ def test_a_tracker_that_stays_away_is_a_warning_and_holds_nothing_up(rundir: Run
     assert warning.startswith("tracking.mlflow: some reports are missing (nobody is there)")
 
 
-def test_a_tracker_that_takes_long_over_much_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_slow_but_makes_progress_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     journal(rundir, 1)
     feeds, backend = feed(rundir)
     feeds.begin()
@@ -238,7 +238,7 @@ def test_an_older_attempt_that_wakes_up_leaves_the_newer_ones_files_alone(rundir
     assert newer.place.child(own, "events").read() == str(newer.folder).encode()
 
 
-def test_where_a_tracker_shows_the_run_is_told_once_while_it_goes_on(rundir: RunDir) -> None:
+def test_the_link_of_a_tracker_is_reported_once_during_the_run(rundir: RunDir) -> None:
     told: list[Event] = []
 
     async def look_three_times() -> None:

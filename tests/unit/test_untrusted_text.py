@@ -27,7 +27,7 @@ from prefect_integration import hooks
 from tests.support.fake_steps import spec_at
 
 
-def test_a_path_in_a_runs_file_is_inside_the_run_or_not_followed(tmp_path: Path) -> None:
+def test_a_path_in_a_runs_file_is_followed_only_inside_the_run(tmp_path: Path) -> None:
     home = Location.of(str(tmp_path / "run"))
     home.child("plot.png").write(b"1")
     (tmp_path / "secret").write_bytes(b"2")
@@ -61,7 +61,7 @@ def test_a_report_shows_no_file_but_the_runs_own_plots(tmp_path: Path) -> None:
     assert "![in]" in page
 
 
-def test_what_a_run_says_is_text_in_the_report(tmp_path: Path) -> None:
+def test_text_of_a_run_stays_text_in_the_report(tmp_path: Path) -> None:
     rundir = RunDir.of(spec_at(tmp_path))
     rundir.write_spec(spec_at(tmp_path))
     evil = "<img src=x onerror=alert(1)>![x](http://evil.example/p.png)[y](javascript:alert(1))`|\x1b[31m\n# top"
@@ -121,7 +121,7 @@ def raytrain(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, list(arguments))
 
 
-def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: Path) -> None:
+def test_the_command_imports_no_file_of_the_current_folder(tmp_path: Path) -> None:
     for module in ("pyarrow", "yaml", "plugin_core", "rich"):
         (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
     (tmp_path / "mine.py").write_text("")
@@ -131,7 +131,7 @@ def test_the_command_imports_no_file_that_lies_in_the_current_folder(tmp_path: P
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_spec_files_name_becomes_a_name_for_the_run(tmp_path: Path) -> None:
+def test_a_spec_files_name_becomes_the_runs_name(tmp_path: Path) -> None:
     file = tmp_path / "my spec (1).g2.yaml"
     file.write_text("{framework: python, train_loop_per_worker: 'tests.support.fake_steps:LOOP'}")
     with FakeCluster() as cluster:

@@ -23,7 +23,7 @@ from plugin_core.runs.directory import RunDir
         ({"eval": {"loss": float("nan"), "b": 1}}, "eval/loss", {"eval": {"b": 1}}),
     ],
 )
-def test_metrics_are_json_safe_and_a_score_that_is_no_number_is_left_out(
+def test_metrics_are_json_safe_and_a_score_that_is_not_a_number_is_left_out(
     metrics: dict[str, Any], score: str | None, expected: dict[str, Any]
 ) -> None:
     """Ray multiplies the score of a checkpoint, which a null would break; without a score it ranks last."""
@@ -31,7 +31,7 @@ def test_metrics_are_json_safe_and_a_score_that_is_no_number_is_left_out(
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
-def test_no_workers_checkpoint_is_downloaded_again_under_the_eyes_of_another(
+def test_a_checkpoint_in_use_by_another_worker_is_not_downloaded_again(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's own is, by the second worker of a node that opens it."""
@@ -56,6 +56,6 @@ def mounted(at: str) -> Any:
     return fsspec.filesystem("dir", path=at, target_protocol="file", target_options={"auto_mkdir": True})
 
 
-def test_a_checkpoint_from_elsewhere_stays_what_it_is(tmp_path: Path) -> None:
+def test_a_checkpoint_from_elsewhere_is_left_unchanged(tmp_path: Path) -> None:
     elsewhere = Checkpoint(str(tmp_path / "another" / "checkpoint"))
     assert for_the_node(elsewhere, str(tmp_path / "run")) is elsewhere
