@@ -32,8 +32,8 @@ from plugin_core.errors import (
     SpecError,
     StorageError,
 )
-from plugin_core.runs import code as run_code
 from plugin_core.runs import timings
+from plugin_core.runs.code import hold
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
@@ -66,7 +66,7 @@ def run_attempt(
     with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
         try:
             watch.look()
-            run_code.hold(rundir, code)
+            hold(rundir, code)
             spec = rundir.read_spec()
             connect(_ship_sources(rundir, spec.runtime_env))
             check_shared(rundir)

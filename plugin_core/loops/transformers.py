@@ -17,8 +17,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from plugin_core.loops import upload as uploads
-from plugin_core.loops.upload import Upload
+from plugin_core.loops.upload import Upload, is_own, report
 
 #: The Trainer's own checkpoint within a checkpoint; the same as in Ray's callback.
 CHECKPOINT_NAME = "checkpoint"
@@ -42,7 +41,7 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
         return trainer.train()
     with checkpoint.as_directory() as folder:
         source = Path(folder, CHECKPOINT_NAME)
-        if uploads.is_own(folder):
+        if is_own(folder):
             with tempfile.TemporaryDirectory() as scratch:
                 return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(scratch))))
         trainer.model.load_state_dict(type(trainer.model).from_pretrained(source).state_dict())
@@ -66,12 +65,12 @@ class ReportCallback(TrainerCallback):
             (folder / CHECKPOINT_NAME / _WORLD).write_text(json.dumps(world))
 
         self._reported = state.global_step
-        uploads.report(_logged(state), write if _has_part(args) else None, self._upload)
+        report(_logged(state), write if _has_part(args) else None, self._upload)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step > self._reported and state.log_history:
             self._reported = state.global_step
-            uploads.report(_logged(state))
+            report(_logged(state))
 
 
 def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:

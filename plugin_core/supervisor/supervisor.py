@@ -26,7 +26,7 @@ from plugin_core.errors import (
     StorageError,
     from_outcome,
 )
-from plugin_core.runs import code as run_code
+from plugin_core.runs.code import digest
 from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.results import StepResult
@@ -229,7 +229,7 @@ class Supervisor:
         metadata = {**self._metadata, **commit, **own}
         try:
             client = await self._observer.connect()
-            code = await self._threads(run_code.digest, self.rundir)
+            code = await self._threads(digest, self.rundir)
             # Ray passes the entrypoint to a shell
             words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
             handed = await self._hand_over(client, receipt, spec)

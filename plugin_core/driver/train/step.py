@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.driver import datasets as data
 from plugin_core.driver import takeover
+from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, worker_environment
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
@@ -68,10 +68,10 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     datasets = {
-        name: data.load(config, functools.partial(context.function, f"datasets.{name}.function"))
+        name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()
     }
-    data.check_rows(spec, datasets)
+    check_rows(spec, datasets)
     dataset = fingerprint_of_all(spec.datasets)
     if spec.preprocessor is not None:
         context.set_phase("fitting the preprocessor")

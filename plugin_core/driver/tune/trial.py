@@ -22,7 +22,7 @@ from plugin_core.driver.tune.report_channel import Sender
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.errors.classify import classify
 from plugin_core.errors.shown import did_you_mean
-from plugin_core.runs import code as run_code
+from plugin_core.runs.code import hold
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.journal import iter_reports
@@ -47,7 +47,7 @@ class Trial(tune.Trainable):
     ) -> None:
         be_patient()
         search = RunDir.at(run_uri)
-        run_code.hold(search, code)
+        hold(search, code)
         spec = search.read_spec()
         assert isinstance(spec, TuneSpec)
         self._search_spec = spec
