@@ -1,4 +1,4 @@
-"""Shared fixtures: one real Ray head and one real S3 API for all tests that need them, stopped wholly."""
+"""Shared fixtures: one real Ray head and one real S3 API for all tests that need them, completely stopped at the end."""
 
 import http.server
 import signal

@@ -27,7 +27,7 @@ ONE = ScalingConfig(num_workers=1)
     ],
 )
 def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
-    """Twice at once; when it returns nothing of the run lives, and a later call goes on where it was."""
+    """Twice at once; when it returns nothing of the run is alive, and a later call continues where it was."""
     # an index that takes the connection and never answers: the job is pending until pip gives up
     with socket.create_server(("127.0.0.1", 0)) as index:
         options = ["--index-url", f"http://127.0.0.1:{index.getsockname()[1]}/", "--timeout", "20", "--retries", "0"]

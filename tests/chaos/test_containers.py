@@ -1,4 +1,4 @@
-"""A container dies with all that is in it, and is made anew on the same volume."""
+"""A container dies with everything in it and is recreated on the same volume."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ finally:
 @needs_namespaces
 @pytest.mark.parametrize("home", ["on the volume", "in the container"])
 def test_a_container_recreated_on_the_same_volume_continues_its_run(tmp_path: Path, trail: Trail, home: str) -> None:
-    """Where the old head's folder is on the volume too, its death is proven; else its silence is waited for."""
+    """Where the old head's folder is on the volume too, its death is proven; else the test waits until it is silent."""
     limits = {} if home == "on the volume" else {"unreachable_timeout_s": 8.0}
 
     def container(number: int) -> subprocess.Popen[str]:

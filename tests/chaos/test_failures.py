@@ -1,4 +1,4 @@
-"""What is nobody's accident: users' exceptions, resources that never come, a loop that always dies, nobody waiting."""
+"""Failures that are no accident: users' exceptions, resources that never come, a loop that always dies, nobody waiting."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ ONE = ScalingConfig(num_workers=1)
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_users_exception_ends_the_step_at_once(tmp_path: Path, trail: Trail, cluster: LocalCluster, rank: int) -> None:
-    """Though worker failures would be borne twice: what a user's code raises, it raises again."""
+    """Worker failures are survived twice, but an exception of the user's code would only be raised again."""
     loop: dict[str, Any] = {"die_rank": rank, "die_at": 4, "die_how": "raise"}
     running = Running(spec_at(tmp_path, trail.file, loop=loop), cluster)
     error = running.error()
@@ -51,7 +51,7 @@ def test_a_loop_that_always_dies_uses_up_both_budgets(tmp_path: Path, trail: Tra
 
 @pytest.mark.slow
 def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
-    """They would fit the empty cluster; but somebody else holds them."""
+    """They would fit on the empty cluster, but somebody else holds them."""
     holding = Running(spec_at(tmp_path, trail.file, "holder", scaling_config=ONE, loop={"steps": 600}), cluster)
     trail.wait_for(1)
     mine = Trail(tmp_path / "mine.jsonl")

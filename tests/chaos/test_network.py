@@ -1,4 +1,4 @@
-"""The Jobs API out of reach, and a cluster that is cut off while its processes live on."""
+"""The Jobs API is unreachable, or a cluster is cut off while its processes live on."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ from plugin_core.errors.plain_text import plain
 def test_the_job_finishes_while_its_api_is_down(
     tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Away for longer than every time-out of the client; nothing is started again, and the result is returned."""
+    """Down for longer than every timeout of the client; nothing is started again, and the result is returned."""
     monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")

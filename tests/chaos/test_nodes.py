@@ -1,4 +1,4 @@
-"""Nodes that are announced to go, and workers whose number changes."""
+"""Nodes with an announced preemption, and workers whose number changes."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ def drain(head: OwnHead, node_id: str, deadline_s: int) -> None:
 def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]
 ) -> None:
-    """The loop has no other checkpoint; so what it does not begin again was saved for the notice."""
+    """The loop has no other checkpoint, so what it does not repeat was saved because of the notice."""
     head = own_head(num_cpus=1)
     head.add_node(num_cpus=1)
     spec = spec_at(
@@ -51,7 +51,7 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
 
 
 def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]) -> None:
-    """One worker at first, two as soon as a second node is there; the steps go on where they were."""
+    """One worker at first, two as soon as there is a second node; the steps continue where they were."""
     head = own_head(num_cpus=1)
     spec = spec_at(
         tmp_path,

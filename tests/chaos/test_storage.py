@@ -145,7 +145,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
 
 
 def test_a_run_directory_of_schema_version_1_is_read(tmp_path: Path) -> None:
-    """A run that the first version wrote, as it lies in the fixture."""
+    """A run that the first version wrote, from the fixture."""
     archive = Path(__file__).parent / "fixtures" / "run-schema-1.tar.gz"
     subprocess.run(["tar", "-xzf", str(archive), "-C", str(tmp_path)], check=True)
     rundir = RunDir.at(str(tmp_path / "run"))

@@ -127,7 +127,7 @@ def test_native_calls_join_the_run_and_those_of_other_ranks_create_none(
 
 
 def native(config: dict[str, Any]) -> None:
-    """Logs by the trackers' own calls in every rank, without a thought of ranks."""
+    """Logs with the trackers' own calls in every rank, without regard to ranks."""
     import mlflow
     import ray.train
     import wandb

@@ -50,7 +50,7 @@ class Scenario:
         return self.airflow.task_log(self.dag_id, self.run_id, "train", try_number)
 
     def succeeds(self, attempts: list[int], repeated: int) -> dict[str, Any]:
-        """It ends well, with these attempts in all and at most so many steps done twice."""
+        """It succeeds, with this many attempts in all and at most this many steps done twice."""
         state = self.airflow.wait(self.dag_id, self.run_id)
         assert state == "success", "\n".join(map(self.log, (1, 2, 3)))
         result: dict[str, Any] = self.airflow.xcom(self.dag_id, self.run_id, "train")
@@ -62,7 +62,7 @@ class Scenario:
         return result
 
     def is_stopped(self) -> None:
-        """No process of the run lives any more, and no second job was ever started."""
+        """No process of the run is alive, and no second job was ever started."""
         self.nothing_left()
         assert self.rundir.receipts() == [1]
         assert max(self.trail.steps(), default=0) < STEPS - 1

@@ -1,4 +1,4 @@
-"""A real Airflow, whose tasks run on the tests' Ray head; stopped wholly."""
+"""A real Airflow, whose tasks run on the tests' Ray head; completely stopped at the end."""
 
 import json
 import os

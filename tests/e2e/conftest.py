@@ -25,7 +25,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def client(prefect_api: str, head: Head) -> Iterator[SyncPrefectClient]:
-    """Prefect's server, asked by the test; there is a Ray head for its flows."""
+    """Prefect's server, queried by the test; there is a Ray head for its flows."""
     with get_client(sync_client=True) as client:
         yield client
 

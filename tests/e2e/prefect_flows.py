@@ -71,7 +71,7 @@ def chain(storage: str) -> None:
 
 @flow
 async def fails_once(storage: str) -> None:
-    """The task fails for want of its cluster while its job runs on, and is tried again."""
+    """The task fails because its cluster is missing while its job runs on, and is tried again."""
     step, failed = Supervisor.step, False
 
     async def fail_once(supervisor: Supervisor) -> Any:
@@ -91,7 +91,7 @@ def bad_data(storage: str) -> None:
 
 
 def long(storage: str, **config: Any) -> TrainSpec:
-    """Trains far longer than a test: it ends by a cancel, or when it is let go by the file `go` in the storage."""
+    """Trains far longer than a test: a cancel ends it, or the file `go` in the storage."""
     loop = {"epochs": 1000, "sleep_s": 1, "until": f"{storage}/go", **config}
     return training(storage, **loop).model_copy(update={"scaling_config": ScalingConfig(num_workers=1)})
 

@@ -48,7 +48,7 @@ def wait_until(true: Callable[[], Any], what: str = "it", timeout_s: float = 600
 
 
 class Process:
-    """A process that runs flows, with all that it starts."""
+    """A process that runs flows, with everything it starts."""
 
     def __init__(self, command: list[str], log: Path, **environment: str):
         self.log = log
@@ -88,7 +88,7 @@ class Process:
 
 
 class Run:
-    """One flow run: what the server says of it, and what its steps wrote."""
+    """One flow run: what the server says about it, and what its steps wrote."""
 
     def __init__(self, client: SyncPrefectClient, flow_run_id: UUID, storage: Path):
         self.client = client
@@ -158,7 +158,7 @@ class Run:
 
 
 def start(client: SyncPrefectClient, deployment: str, storage: Path) -> Run:
-    """A flow run of a deployment, as soon as there is that."""
+    """A flow run of a deployment, as soon as the deployment exists."""
     flow, name = deployment.split("/")
 
     def found() -> list[Any]:

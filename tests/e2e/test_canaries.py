@@ -35,7 +35,7 @@ ALLOWED = {
 
 
 def plain(place: str) -> str:
-    """A canary for what may have ASCII only."""
+    """A canary for places that accept only ASCII."""
     return canary(place).partition("/")[0]
 
 
@@ -91,7 +91,7 @@ class Place:
         return thread
 
     def call(self, words: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-        """A program, what it prints kept in the folder that is searched."""
+        """Run a program; what it prints is kept in the folder that is searched."""
         where = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
         done = subprocess.run(words, env=where, cwd=ROOT, capture_output=True, text=True, errors="replace")
         name = f"{len(list(self.folder.glob('*.out'))):02}-{threading.get_ident()}.out"
@@ -99,7 +99,7 @@ class Place:
         return done
 
     def runs(self, named: str) -> list[RunDir]:
-        """The runs on the storage whose name holds this."""
+        """The runs on the storage whose name contains this."""
         from plugin_core.storage.location import Location
 
         place = Location.of(self.storage)
@@ -119,7 +119,7 @@ def place(tmp_path: Path, s3: str, head: Head) -> Any:
 
 
 def by_cli(place: Place) -> None:
-    """The command line has a token; it hands nothing over, so its runs are on local storage."""
+    """The command line has a token but hands nothing over, so its runs are on local storage."""
     storage = str(place.folder / "cli")
 
     def run(

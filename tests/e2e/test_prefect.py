@@ -26,7 +26,7 @@ slow = pytest.mark.slow
 
 
 class Flows:
-    """Starts the flows of `prefect_flows.py` and finds their runs on the server; ends what is left of them."""
+    """Starts the flows of `prefect_flows.py`, finds their runs on the server, and ends those still running."""
 
     def __init__(self, client: SyncPrefectClient, folder: Path):
         self.client = client

@@ -21,7 +21,7 @@ def served(client: SyncPrefectClient, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def cancelled(run: Run, steps: int = 1) -> None:
-    """Cancel it while it trains; every job has to be stopped, and both Prefect and the run directory have to say so."""
+    """Cancel it while it trains; every job must be stopped, and both Prefect and the run directory must say so."""
     run.wait_for_training(steps)
     run.cancel()
     run.wait_for("Cancelled")
@@ -64,7 +64,7 @@ def test_a_cancel_of_the_parent_stops_the_job_of_a_subflow(
 def test_the_hook_stops_the_job_of_a_flow_whose_process_died(
     client: SyncPrefectClient, served: Process, storage: Path
 ) -> None:
-    """The flow's process cannot do it: it is frozen when the cancel comes, and killed by the runner after its grace."""
+    """The flow's process cannot do it: it is frozen when the cancel comes, and the runner kills it after its grace."""
     run = start(client, "hooked/served", storage)
     run.wait_for_training()
     engines = [child for child in served.children() if "prefect" in " ".join(child.cmdline()) and child.children() == []]

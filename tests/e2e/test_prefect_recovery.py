@@ -1,4 +1,4 @@
-"""Whatever dies on Prefect's side, the same training goes on: one job, found again by the flow run that is tried again."""
+"""Whatever dies on Prefect's side, the same training continues: one job, found again by the retried flow run."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def kill_children(process: Process) -> None:
 
 
 def went_on(run: Run) -> None:
-    """Let the training end; it has to be the one that was begun first."""
+    """Let the training end; it must be the one that was started first."""
     (run.storage / "go").touch()
     run.wait_for("Completed")
     (rundir,) = run.rundirs()

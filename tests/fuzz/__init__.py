@@ -1,1 +1,1 @@
-"""Wrong input of every kind, thrown at every way in: `make fuzz`, and a short part in `make test`."""
+"""Wrong input of every kind, at every entry point: `make fuzz`, and a short part in `make test`."""

@@ -135,7 +135,7 @@ def _make(name: str, options: dict[str, Any]) -> None:
 
 
 def _ask(address: str, verify: Any) -> None:
-    """As far as a connection is opened; nobody answers there."""
+    """Up to the opening of a connection; nobody answers there."""
     from plugin_core.clusters.jobs_api import JobsClient
     from plugin_core.errors import ClusterUnreachableError
 

@@ -1,4 +1,4 @@
-"""The fields of specs, and what is thrown at each."""
+"""The fields of specs, and the values tried on each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that only a hand writes, given to `raytrain run` against an address where nobody answers."""
+"""Files that only people write, given to `raytrain run` against an address where nobody answers."""
 
 from __future__ import annotations
 

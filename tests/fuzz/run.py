@@ -137,7 +137,7 @@ def _work(cases: Sequence[Case], share: list[int], pipe: Connection) -> None:
 
 
 def outcome(case: Case, limited: bool = True) -> tuple[str, str]:
-    """What comes of a case, here."""
+    """The outcome of a case, in this process."""
     if limited:
         signal.setitimer(signal.ITIMER_PROF, CASE_S)
     try:

@@ -97,7 +97,7 @@ def _wrong(command: str, file: str) -> bool | None:
 
 
 def _case(command: str, file: str, name: str, content: bytes | None, wrong: bool | None, reason: str = NOT_NEEDED) -> Case:
-    """`wrong` None: either is right, so long as it is said in one sentence of ours."""
+    """`wrong` None: either is right, as long as we say it in one sentence."""
     call = functools.partial(_try, command, functools.partial(_replace, file, content))
     if wrong is None:
         call = functools.partial(_either, call)

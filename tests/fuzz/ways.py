@@ -1,4 +1,4 @@
-"""The ways in: each mutation of a spec goes through those that can carry it."""
+"""The entry points: each mutation of a spec goes through those that can carry it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fuzz.specs import Mutation
 
 
 def refusing(call: Callable[[], Any]) -> None:
-    """Our errors are refusals, as they are shown to a user; everything else goes on."""
+    """Our errors are refusals, as a user sees them; any other error is passed on."""
     from plugin_core.errors import RayTrainWorkflowsError
 
     try:

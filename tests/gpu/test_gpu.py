@@ -28,7 +28,7 @@ def here() -> Iterator[None]:
 
 
 def on_gpu(config: dict[str, Any]) -> None:
-    """A loop, after which something of it has to have been on the GPU."""
+    """A loop that must have had something on the GPU."""
     module, _, name = config["loop"].partition(":")
     getattr(importlib.import_module(module), name)(config["config"])
     assert torch.cuda.max_memory_allocated() > 0, "nothing was on the GPU"

@@ -24,7 +24,7 @@ from plugin_core.supervisor.follower import Event
 
 
 class Doubler:
-    """Twice `x`; slow where the test wants to have time to kill something, and it tells who runs; its twentieth batch waits
+    """Twice `x`; slow if the test needs time to kill something, and records which process runs; its twentieth batch waits
     until the file `hold` is there."""
 
     def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0, hold: str = ""):
@@ -58,7 +58,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
-    """Eight files of 250 rows, with a key over all; big enough for Ray Data to read each by itself."""
+    """Eight files of 250 rows, with a key across all; big enough for Ray Data to read each by itself."""
     folder = tmp_path / "rows"
     folder.mkdir()
     for part in range(8):
@@ -217,7 +217,7 @@ def test_a_predictor_that_loses_rows_is_reported_where_rows_count(
 
 
 class Echo(Doubler):
-    """Keeps all there is, so that what is written is as large as what is read."""
+    """Keeps everything, so that as much is written as is read."""
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         return {**batch, "twice": 2 * batch["x"]}

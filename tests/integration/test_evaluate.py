@@ -15,7 +15,7 @@ from plugin_core.errors import SpecError, UserCodeError
 
 
 class Shifted:
-    """Predicts the true label but for every `wrong`th row, as the checkpoint says."""
+    """Predicts the true label except in every `wrong`th row, as the checkpoint says."""
 
     def __init__(self, checkpoint: Any):
         with checkpoint.as_directory() as folder:

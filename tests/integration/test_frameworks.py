@@ -1,4 +1,4 @@
-"""Every framework on two workers of a real Ray: it trains, is one world, and goes on after deaths."""
+"""Every framework on two workers of a real Ray: it trains, is one world, and continues after kills."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -36,7 +36,7 @@ def shared(hosts: Hosts, tmp_path: Path) -> Iterator[str]:
 
 
 def counting(config: dict[str, Any]) -> None:
-    """Counts steps, each with a checkpoint, and says on which host."""
+    """Counts steps, each with a checkpoint, and reports on which host."""
     import json
     import time
     from pathlib import Path
@@ -95,7 +95,7 @@ def test_workers_on_different_hosts_outlive_one_of_them(hosts: Hosts, shared: st
 
 
 def test_a_path_that_is_not_shared_is_refused_before_training(hosts: Hosts) -> None:
-    """Each host has a folder of that path, and none is another's. The driver's host has the run; so others are told."""
+    """Each host has its own folder under that path. The driver's host has the run, so the others are named."""
     from plugin_core.errors import RayTrainWorkflowsError
 
     with pytest.raises(RayTrainWorkflowsError, match=r"storage_path: .* is not shared with the cluster"):

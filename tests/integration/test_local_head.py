@@ -1,4 +1,4 @@
-"""The embedded head: shared, private, idle-stopped, and wholly gone afterwards."""
+"""The embedded head: shared, private, stopped when idle, and completely gone afterwards."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Spaces, quotes, signs of the shell and of URIs, Unicode and 200 characters in every path that a step has."""
+"""Spaces, quotes, special characters of the shell and of URIs, Unicode and 200 characters in every path that a step has."""
 
 import importlib.util
 import json
@@ -72,7 +72,7 @@ def test_a_step_runs_whatever_characters_the_paths_of_its_storage_and_code_have(
 
 @pytest.fixture
 def odd_environment() -> Iterator[Path]:
-    """This Python environment by a path with spaces and a quote. Short, since Ray's sockets lie below."""
+    """This Python environment under a path with spaces and a quote. Short, because Ray's sockets are below it."""
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
     (folder / "o'brien's venv").symlink_to(sys.prefix)
     yield folder / "o'brien's venv" / Path(sys.executable).relative_to(sys.prefix)

@@ -1,4 +1,4 @@
-"""Storages that are asked to create a file only where there is none, and do not do so."""
+"""Storages that are asked to create a file only if it is absent, and ignore that."""
 
 from collections.abc import Callable
 from pathlib import Path

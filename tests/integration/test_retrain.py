@@ -19,7 +19,7 @@ from plugin_core.runs.directory import RunDir
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Learns the mean of x; notes whether it began cold, warm from another run's checkpoint, or where this run stood, which
+    """Learns the mean of x; records whether it began cold, warm from another run's checkpoint, or where this run was, which
     leaves nothing to do; waits for `go`."""
     import time
 
@@ -52,7 +52,7 @@ def quality(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str, 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Any:
-    """Writes the training data, whose mean is what is given; the test data's is 10."""
+    """Writes the training data with the given mean; the test data's is 10."""
 
     def write(mean: float) -> None:
         table = pa.table({"x": [mean - 1, mean, mean + 1]})

@@ -24,7 +24,7 @@ class TestS3(StorageContract):
 
 
 def by_s3fs(uri: str) -> str:
-    """The same place through fsspec."""
+    """The same location through fsspec."""
     endpoint = re.search(r"endpoint_override=([^&]+)", uri)
     assert endpoint is not None
     return f"s3fs{uri.partition('?')[0][2:]}?endpoint_url=http://{endpoint[1]}"
@@ -66,7 +66,7 @@ def test_an_endpoint_that_is_down_is_an_error_and_not_absence(uri: str) -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An S3 API of its own that looks at keys. OTHER_KEY is of a user who may do nothing, WRONG_KEY of none."""
+    """An S3 API that checks keys. OTHER_KEY belongs to a user without permissions, WRONG_KEY to nobody."""
     with s3_server(tmp_path / "s3.log") as uri:
         found = re.search(r"endpoint_override=([^&]+)", uri)
         assert found is not None

@@ -29,7 +29,7 @@ READ_BY_A_CHILD = "import os, pathlib; print(pathlib.Path(os.environ['SERVICE_FI
 
 
 def seen() -> str:
-    """A digest of what this process, and one that it starts, see of what was handed over."""
+    """A digest of the handed-over values that this process, and one that it starts, can see."""
     child = subprocess.run([sys.executable, "-c", READ_BY_A_CHILD], capture_output=True, check=True).stdout
     assert child == Path(os.environ["SERVICE_FILE"]).read_bytes()
     return hashlib.sha256(os.environ["SERVICE_KEY"].encode() + child).hexdigest()
@@ -98,7 +98,7 @@ def handed_over(head: Head, run_uri: str, attempt: int) -> bool:
 
 
 def listed(head: Head, submission_id: str) -> bytes:
-    """All that the Jobs API tells about its jobs, and the log of one of them."""
+    """Everything that the Jobs API says about its jobs, and the log of one of them."""
 
     async def ask() -> bytes:
         async with JobsClient(head.address, head.token) as client:

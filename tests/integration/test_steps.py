@@ -265,7 +265,7 @@ def test_torch_trains_with_two_workers_on_one_model(tmp_path: Path, head: Head, 
 
 
 def test_a_run_on_a_path_that_the_cluster_does_not_see_is_refused_with_its_name(tmp_path: Path, head: Head) -> None:
-    """The driver is told another path than the orchestrator wrote to, as on a cluster without that mount."""
+    """The driver gets another path than the orchestrator wrote to, as on a cluster without that mount."""
 
     class Elsewhere(RayCluster):
         def driver_command(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""How often S3 is asked: counts, by a server that counts."""
+"""How many requests S3 gets, by a server that counts them."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def root(counted: tuple[str, Requests], request: pytest.FixtureRequest) -> Locat
 
 @pytest.fixture
 def asked(counted: tuple[str, Requests]) -> Callable[[Callable[[], Any]], list[str]]:
-    """The kinds of the requests that a call makes."""
+    """The kinds of requests that a call makes."""
 
     def count(call: Callable[[], Any]) -> list[str]:
         counted[1].take()
@@ -88,7 +88,7 @@ def test_the_leftovers_of_a_killed_upload_are_aborted(root: Location) -> None:
 
 
 def test_a_checkpoint_of_one_file_and_one_rank_takes_eight_requests(root: Location, counted: tuple[str, Requests]) -> None:
-    """As Ray Train's worker and controller make it (ray 2.60), with the journal's entry; an old one goes by five."""
+    """As Ray Train's worker and controller make it (ray 2.60), with the journal's entry; deleting an old one takes five."""
     rundir = RunDir.at(root.child("run").uri)
     rundir.claim(1, "address", "incarnation")
     steps = a_checkpoint(rundir)

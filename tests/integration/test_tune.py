@@ -1,4 +1,4 @@
-"""Searches on a real Ray head: trials are Ray Train runs, a killed search goes on, PBT hands checkpoints over."""
+"""Searches on a real Ray head: trials are Ray Train runs, a killed search continues, PBT passes checkpoints on."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from plugin_core.runs.journal import read_reports
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Adds `step` a report; tells each start in the folder `starts`; waits at report `hold` until `go` is there."""
+    """Adds `step` with each report; records each start in the folder `starts`; waits at report `hold` until `go` exists."""
     import time
 
     import ray.train
@@ -99,7 +99,7 @@ def test_a_killed_search_continues_and_keeps_its_finished_trials(cluster: LocalC
 
 
 def newest_start(starts: Path) -> Path:
-    """What the trial that began last tells of its starts."""
+    """What the trial that began last recorded about its starts."""
     return max(starts.iterdir(), key=lambda path: path.stat().st_mtime)
 
 

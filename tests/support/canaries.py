@@ -16,13 +16,13 @@ from devtools.sampling import Sampler
 
 
 def canary(place: str) -> str:
-    """A secret that is told from all others, named after the place that it is given to. It has signs that each way of
+    """A secret that differs from all others, named after the place that gets it. It has characters that each way of
     quoting writes in a form of its own."""
     return f"canary-{place}-{secrets.token_hex(6)}/+é\"'&<>"
 
 
 def forms(secret: str) -> list[bytes]:
-    """How its mark may stand in a file: as it is, in UTF-16, in base64 at each of the three offsets."""
+    """How its mark may appear in a file: as it is, in UTF-16, in base64 at each of the three offsets."""
     mark = "-".join(secret.split("-")[:3]).partition("/")[0].encode()
     found = [mark, mark.decode().encode("utf-16-le"), mark.decode().encode("utf-16-be"), mark.hex().encode(), mark[::-1]]
     for offset in range(3):
@@ -38,7 +38,7 @@ def found_in(data: bytes, canaries: Iterable[str]) -> list[str]:
 
 
 def found_under(folders: Iterable[Path], canaries: Iterable[str]) -> list[str]:
-    """The files under these folders that hold a canary, each with which; archives are looked into."""
+    """The files under these folders that contain a canary, with the canaries in each; archives are searched too."""
     canaries = list(canaries)
     found = []
     for folder in folders:

@@ -56,7 +56,7 @@ class FakeKubernetes:
         self._thread.join(30)
 
     def methods(self) -> list[str]:
-        """What was asked beyond reading."""
+        """The requests that were not reads."""
         return [method for method, _ in self.requests if method != "GET"]
 
     async def _serve(self, ready: threading.Event) -> None:

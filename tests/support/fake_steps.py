@@ -1,4 +1,4 @@
-"""Specs for tests of the supervisor and its kin, which the fake cluster plays."""
+"""Specs for tests of the supervisor and its parts, which the fake cluster plays."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""An S3 server that ignores `If-None-Match`, as some do: a proxy in front of another one, which strips the header."""
+"""An S3 server that ignores `If-None-Match`, as some do: a proxy that strips the header in front of another server."""
 
 import contextlib
 import http.client

@@ -1,4 +1,4 @@
-"""The loops of the examples with deaths in them, and the proof that their workers were one world."""
+"""The loops of the examples with kills in them, and the proof that their workers were one world."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def mortal(config: dict[str, Any]) -> None:
-    """The example's loop through a hard life, one report a worker group. The first group loses rank 1 to a SIGKILL. The
+    """The example's loop with kills, one report for each worker group. The first group loses rank 1 to a SIGKILL. The
     second one fails, and with it the attempt. The third one, if there is only one worker, waits for a second. The last one
     goes on to the end, and says what the sum of its ranks is."""
     import ray.train

@@ -22,7 +22,7 @@ GCS, DASHBOARD = 6379, 8265
 
 
 def available() -> str:
-    """Why there can be no hosts here; "" where there can."""
+    """Why there can be no hosts here; "" if there can."""
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         return "ip (iproute2) and unshare (util-linux) are not installed"
     if os.geteuid() != 0:
@@ -98,7 +98,7 @@ class Hosts:
         self.nodes[number].wait(30)
 
     def hide(self, number: int, folder: Path) -> None:
-        """From now on the host sees an empty folder there."""
+        """The host sees an empty folder there from now on."""
         target = str(self.nodes[number].pid)
         command = ["nsenter", "--mount", "--target", target, "mount", "-t", "tmpfs", "none", str(folder)]
         subprocess.run(command, check=True, capture_output=True)

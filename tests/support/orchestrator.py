@@ -16,7 +16,7 @@ def die() -> None:
 
 
 def arm(moment: str) -> None:
-    """Replace the one call at which this process is to die."""
+    """Replace the one call at which this process should die."""
     claim, submit, result = RunDir.claim, JobsClient.submit, RunDir.result
 
     async def dying_submit(self: JobsClient, *arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""What every storage must keep, whatever it is made of."""
+"""The contract of every storage, whatever implements it."""
 
 import threading
 import time

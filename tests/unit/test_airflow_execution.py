@@ -1,4 +1,4 @@
-"""How a task of the provider runs, without a database: execute, defer, resume, and what cancels it from outside."""
+"""How a task of the provider runs, without a database: execute, defer, resume, and cancel from outside."""
 
 import asyncio
 import json
@@ -167,7 +167,7 @@ def fire(trigger: RayStepTrigger) -> dict[str, Any]:
 
 
 class Row:
-    """As much of Airflow's row of a task as the listener asks for."""
+    """The part of Airflow's row of a task that the listener uses."""
 
     _sa_instance_state = None
     dag_id, run_id, task_id, map_index = "d", "r", "train", -1

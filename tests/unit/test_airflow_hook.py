@@ -1,4 +1,4 @@
-"""What a connection of Airflow's becomes."""
+"""What an Airflow connection becomes."""
 
 import asyncio
 import json

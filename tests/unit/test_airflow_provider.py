@@ -45,7 +45,7 @@ from tests.support.airflow_tasks import fake as fake
 
 
 class Predictor:
-    """With an attribute that Airflow takes for one of its own lazy values."""
+    """With an attribute that Airflow mistakes for one of its own lazy values."""
 
     def resolve(self) -> None:
         raise NotImplementedError
@@ -204,7 +204,7 @@ def test_a_spec_is_read_from_a_file_beside_the_dag(fake: FakeCluster, tmp_path: 
 
 
 def test_a_spec_object_shows_no_memory_address_to_airflow() -> None:
-    """Airflow takes the DAG for a new version whenever what it serialises differs."""
+    """Airflow considers the DAG a new version whenever its serialised form differs."""
     operator = RayTrainOperator(task_id="train", spec=TrainSpec(framework="python", train_loop_per_worker=loop))
     assert operator.spec == {"kind": "train", "framework": "python", "train_loop_per_worker": loop}
 

@@ -1,4 +1,4 @@
-"""Files that a worker leaves: kept by rank, bounded, written again where they changed."""
+"""Files that a worker leaves: kept by rank, bounded, written again if they changed."""
 
 import logging
 from pathlib import Path

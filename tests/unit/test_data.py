@@ -1,4 +1,4 @@
-"""Datasets: parts that are told by the rows alone, and what is looked at before a submit."""
+"""Datasets: splits decided by the rows alone, and what is checked before a submit."""
 
 from pathlib import Path
 from typing import Any

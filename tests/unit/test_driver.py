@@ -1,4 +1,4 @@
-"""The driver obeys the run directory, also when nobody lives who could send it a stop."""
+"""The driver obeys the run directory, even if nobody is alive to send it a stop."""
 
 import os
 import subprocess
@@ -148,7 +148,7 @@ def test_a_driver_of_another_submission_of_the_same_attempt_does_not_run(tmp_pat
 
 
 def test_the_copies_of_the_users_modules_are_on_the_path_for_the_attempt_alone(tmp_path: Path) -> None:
-    """Left there, they hid the user's own package from every later step of the process, with all that is new in it."""
+    """If they stayed, they would hide the user's own package from every later step of the process."""
     run_config = RunConfig(name="run", storage_path=str(tmp_path))
     rundir = RunDir.of(spec := TrainSpec(framework="python", train_loop_per_worker=LOOP, run_config=run_config))
     rundir.write_spec(spec)

@@ -1,4 +1,4 @@
-"""What a listener gets of a run: decisions, reports and the job's log, each once."""
+"""What a listener gets from a run: decisions, reports and the job's log, each once."""
 
 import asyncio
 import json

@@ -18,7 +18,7 @@ JOB = JobInfo("job", "RUNNING", node_id="node")
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits that a test reaches quickly."""
+    """Limits that a test reaches soon."""
     for name, value in {"SHOWN": 20_000, "SHORT": 2_000, "ANCHOR": 200, "WINDOW": 800, "LINES": 20, "PAUSE": 0.0}.items():
         monkeypatch.setattr(job_log, name, value)
 
@@ -30,7 +30,7 @@ def cluster() -> Any:
 
 
 class Counting(FakeCluster):
-    """Counts how much of logs it sends; `cuts` are places at which it breaks an answer off."""
+    """Counts how much of its logs it sends; `cuts` are the places at which it cuts an answer off."""
 
     def __enter__(self) -> "Counting":
         self.sent: list[int] = []
@@ -96,7 +96,7 @@ def test_a_log_of_equal_lines_loses_and_repeats_no_line(cluster: Counting, line:
 
 
 def test_blocks_that_are_repeated_are_reported_again(cluster: Counting) -> None:
-    """Longer than the text by which the place is found."""
+    """Longer than the text that marks the position."""
     block = lines(20)
     log, told = JobLog("job"), ""
     for number in range(60):

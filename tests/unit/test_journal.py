@@ -90,7 +90,7 @@ def test_segments_are_read_in_the_order_of_their_numbers(tmp_path: Path) -> None
 
 
 class Counted:
-    """A journal of small segments, and what its readers ask of storage."""
+    """A journal of small segments, and the requests of its readers."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)

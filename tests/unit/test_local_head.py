@@ -75,7 +75,7 @@ def test_the_next_attempt_starts_at_once_if_another_containers_head_is_proven_de
 def test_an_embedded_head_that_nobody_can_query_is_waited_for_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: float | None, before: str
 ) -> None:
-    """Also by a receipt of an earlier version, whose folder had no mark of its host."""
+    """Also with a receipt of an earlier version, which did not record the host."""
     monkeypatch.setattr(timings, "EMBEDDED_WAIT_S", 0.6)
     told, attempt = resumed(tmp_path, before, Limits(heartbeat_ttl_s=0.2, unreachable_timeout_s=given))
     assert attempt == 2
@@ -92,7 +92,7 @@ def test_a_cluster_by_address_that_this_call_cannot_query_is_waited_for_indefini
 
 
 def resumed(tmp_path: Path, cluster_before: str, limits: Limits, timeout_s: float = 60) -> tuple[list[str], int]:
-    """What a call on another cluster tells of a run whose first attempt was on that one, and the attempt of its result."""
+    """What a call on another cluster says about a run whose first attempt was on this one, and its result's attempt."""
 
     told: list[Event] = []
     with FakeCluster() as cluster:
@@ -144,7 +144,7 @@ time.sleep(3600)
 def test_a_container_recreated_on_the_same_volume_knows_that_the_old_head_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not before it is; the new one has the old one's name."""
+    """But only once it is; the new one has the old one's name."""
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "volume"))
 
     def in_a_new_one(code: str) -> str:

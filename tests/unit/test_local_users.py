@@ -91,7 +91,7 @@ def test_code_that_another_user_put_into_a_run_is_not_submitted(shared: Path) ->
 
 
 def test_a_storage_that_maps_all_files_to_one_user_needs_no_setting(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NFS does with root's. Here it is told of the file that we write, since no such mount can be made."""
+    """As NFS does with root's files. The test fakes the owner of the file we write, as it cannot create such a mount."""
     by_nobody("mkdir -p $1/run/.step", shared)
     with pytest.raises(SpecError, match="belongs to nobody"):
         ownership.check_run(str(shared / "run"), [".step"])

@@ -1,4 +1,4 @@
-"""The helpers of train loops, in one process: what is put back is what was saved."""
+"""The helpers of train loops, in one process: they restore what was saved."""
 
 import random
 import shutil

@@ -1,4 +1,4 @@
-"""A checkpoint that is not as it was written is not used."""
+"""A checkpoint that differs from what was written is not used."""
 
 import json
 import zlib

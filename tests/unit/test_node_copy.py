@@ -119,7 +119,7 @@ def test_readers_that_come_and_go_read_a_whole_copy(at: Path) -> None:
 
 @contextmanager
 def reading(uri: str) -> Iterator[Any]:
-    """Another process that reads until it is killed, as it is at the end; what it sets when it is inside."""
+    """Another process that reads until it is killed at the end; yields the event that it sets once it reads."""
     inside = SPAWN.Event()
     process = SPAWN.Process(target=read_until_killed, args=(uri, inside))
     process.start()

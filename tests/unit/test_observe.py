@@ -1,4 +1,4 @@
-"""What a look sees of a run that changes during the look: real HTTP, real run directories, simulated jobs."""
+"""What one look sees of a run that changes meanwhile: real HTTP, real run directories, simulated jobs."""
 
 import asyncio
 from pathlib import Path

@@ -29,7 +29,7 @@ def write(folder: Location, name: str, rows: int) -> None:
 
 
 def fence_of(tmp_path: Path, attempt: int, name: str = "run") -> Fence:
-    """Of an attempt of a run whose receipts up to this one are there."""
+    """The fence of an attempt of a run that has receipts up to this one."""
     rundir = RunDir.at(str(tmp_path / name))
     for number in range(1, attempt + 1):
         rundir.claim(number, "address", "incarnation")

@@ -1,4 +1,4 @@
-"""Whether a storage can hold runs is found out by doing it, once."""
+"""Whether a storage can hold runs is found out once, by trying."""
 
 import json
 import threading
@@ -28,7 +28,7 @@ def custom(kind: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 class _Own(fsspec.AbstractFileSystem):
-    """A filesystem that nobody knows, with its own way to write."""
+    """An unknown filesystem, with its own way to write."""
 
     protocol = "own"
     cachable = False
@@ -57,7 +57,7 @@ class Ignoring(_Own):
 
 
 class LookingFirst(_Own):
-    """All look before anybody writes, as it may happen on a network."""
+    """All look before anybody writes, as can happen on a network."""
 
     def __init__(self) -> None:
         super().__init__()

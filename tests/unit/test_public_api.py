@@ -1,4 +1,4 @@
-"""What the product exports, and that its plan is the one that is drawn."""
+"""What the product exports, and that its rooms are those of the diagram."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""No string becomes code, a secret's leak or another place by accident."""
+"""No string accidentally runs code, leaks a secret or leads to another location."""
 
 import asyncio
 import shlex
@@ -148,7 +148,7 @@ def test_a_refused_uri_is_not_echoed_with_its_secrets(uri: str) -> None:
 
 
 def test_the_entrypoint_keeps_any_path_one_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray gives the entrypoint to a shell; so does this."""
+    """Ray passes the entrypoint to a shell, and so does this test."""
     entrypoints: list[str] = []
     submit = JobsClient.submit
 

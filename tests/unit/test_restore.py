@@ -1,4 +1,4 @@
-"""Ray's snapshot, whatever happened to it: used where it is true, made anew where it is not."""
+"""Ray's snapshot, whatever happened to it: used if it is correct, rebuilt if not."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What retention leaves, and what it deletes."""
+"""What retention keeps, and what it deletes."""
 
 import os
 import time
@@ -23,7 +23,7 @@ NAMES = ["checkpoint_a001_000001", "checkpoint_a001_000002", "checkpoint_a001_00
 
 
 def make_run(storage: Path, name: str = "run", reported: int = 2, result: bool = True, age_days: float = 2) -> RunDir:
-    """A run with three checkpoints, of which so many were reported, and a result that names the second one."""
+    """A run with three checkpoints, this many of them reported, and a result that names the second."""
     rundir = RunDir.at(str(storage / name))
     rundir.write_spec(parse_spec({"framework": "python", "train_loop_per_worker": "a:b"}).with_name(name, str(storage)))
     rundir.claim(1, "address", "incarnation")

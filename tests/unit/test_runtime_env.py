@@ -1,4 +1,4 @@
-"""A step's `runtime_env`: what is wrong with it is said by names alone, and before an attempt is begun."""
+"""A step's `runtime_env`: errors in it show only names, and come before an attempt begins."""
 
 import asyncio
 import traceback

@@ -1,4 +1,4 @@
-"""Specs: what is accepted, what is refused and with which words, and that names are Ray's."""
+"""Specs: what is accepted, what is refused and with which message, and that names are Ray's."""
 
 import dataclasses
 import json

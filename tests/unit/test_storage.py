@@ -68,7 +68,7 @@ def local() -> object:
 
 
 def cached() -> object:
-    """It writes into a folder of its own, and then over whatever is there."""
+    """It writes into its own folder first, then overwrites whatever exists."""
     return fsspec.filesystem("simplecache", fs=fsspec.filesystem("file"))
 
 
@@ -182,7 +182,7 @@ def test_a_child_keeps_the_options_of_the_uri() -> None:
 def test_the_fence_lists_its_folder_because_a_mount_may_cache_an_absent_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS answers a look at an absent name from memory for up to a minute, and looks anew when a folder is opened."""
+    """NFS caches that a name is absent for up to a minute, but looks again when a folder is opened."""
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.claim(1, "a", "i")
     fence = Fence(rundir.uri, 1)

@@ -1,4 +1,4 @@
-"""Checks that can fail, and values that are taken as they are or refused: never changed."""
+"""Checks that can fail, and values that are accepted unchanged or refused."""
 
 import enum
 import math

@@ -15,7 +15,7 @@ from plugin_core.storage.threads import in_own_loop, run_sync
 
 
 class Interrupt(BaseException):
-    """As an engine raises it in a signal's handler."""
+    """As an engine raises it in a signal handler."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def interrupts() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_of_the_main_thread_reaches_the_caller_whatever_the_loop_is_doing() -> None:
-    """In a loop of the main thread it would hit the busy task, which dies of it alone."""
+    """In a loop of the main thread it would only end the task that is busy."""
     cancelled = []
 
     async def busy() -> None:

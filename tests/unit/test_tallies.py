@@ -1,4 +1,4 @@
-"""The built-in metrics: counted in parts and put together, they are those of scikit-learn over all rows at once."""
+"""The built-in metrics: counted in parts and combined, they equal those of scikit-learn over all rows at once."""
 
 import pickle
 from typing import Any

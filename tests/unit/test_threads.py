@@ -1,4 +1,4 @@
-"""Storages that hang: whose calls wait, and whose do not."""
+"""Storages that hang: which calls wait and which do not."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from tests.support.fake_steps import spec_at
 
 
 class Hanging:
-    """Files that hang whoever opens them, as those of an NFS server that went away."""
+    """Files that hang any process that opens them, like those of an NFS server that is gone."""
 
     def __init__(self) -> None:
         self._files: list[Path] = []
@@ -30,7 +30,7 @@ class Hanging:
         return path
 
     def release(self) -> None:
-        """The files are gone, and whoever waited for one reads an empty one."""
+        """The files are deleted, and a process that waited for one reads an empty file."""
         for path in self._files:
             # held open by this end, none that is opened meanwhile hangs
             held = os.open(path, os.O_RDWR)

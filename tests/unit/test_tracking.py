@@ -1,4 +1,4 @@
-"""What a tracker is given: the spec's trackers, the journal's entries, and how an end is told."""
+"""What a tracker gets: the spec's options, the journal's entries, and how the run ended."""
 
 import json
 import threading

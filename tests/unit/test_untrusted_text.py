@@ -1,4 +1,4 @@
-"""What a run, a report or a file says is text: no terminal, page, link or import obeys it."""
+"""Text from a run, a report or a file stays text: no terminal, page, link or import acts on it."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a worker hands to Ray in a report, and what it is given to go on from."""
+"""What a worker passes to Ray in a report, and what it gets to resume from."""
 
 import pickle
 from pathlib import Path
@@ -26,7 +26,7 @@ from plugin_core.runs.directory import RunDir
 def test_metrics_are_json_safe_and_a_score_that_is_not_a_number_is_left_out(
     metrics: dict[str, Any], score: str | None, expected: dict[str, Any]
 ) -> None:
-    """Ray multiplies the score of a checkpoint, which a null would break; without a score it ranks last."""
+    """Ray multiplies a checkpoint's score, which fails for null; without a score the checkpoint ranks last."""
     assert _safe_metrics(metrics, score) == expected
 
 
@@ -34,7 +34,7 @@ def test_metrics_are_json_safe_and_a_score_that_is_not_a_number_is_left_out(
 def test_a_checkpoint_in_use_by_another_worker_is_not_downloaded_again(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's own is, by the second worker of a node that opens it."""
+    """Ray's own is downloaded again by the second worker of a node."""
     monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"{__name__}:mounted")
     run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
     place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")

@@ -1,4 +1,4 @@
-"""The canaries' chain in Airflow; what is to fail, and where the runs are kept, comes with the DAG run."""
+"""The canaries' chain in Airflow; the DAG run says what should fail and where the runs are kept."""
 
 from airflow.sdk import dag
 

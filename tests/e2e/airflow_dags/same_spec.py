@@ -1,4 +1,4 @@
-"""The spec file that every engine runs; where it is kept comes with the DAG run."""
+"""The spec file that every engine runs; the DAG run says where its run is kept."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the fault tests do to a task: one loop that writes down its steps and waits for a file, in every kind of task.
+"""What the fault tests do to a task: one loop that records its steps and waits for a file, in every kind of task.
 
 The folder of a scenario comes with the DAG run: `trail.jsonl` in it gets every step, `go` lets the loop pass its wait.
 """
