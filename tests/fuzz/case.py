@@ -14,8 +14,8 @@ class Refused(Exception):
 class Case:
     """`run` returns where the input is accepted, raises Refused where it is refused; anything else is foreign.
 
-    `wrong`: whether it has to be refused; otherwise `reason` says why it is accepted. `named`: words of which a
-    refusal must contain, as the field's name.
+    `wrong`: whether it has to be refused; otherwise `reason` says why it is accepted. `named`: words, one of
+    which a refusal must contain, such as the field's name.
     """
 
     way: str
