@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from plugin_core.errors import FencedError, StorageError
@@ -228,6 +228,14 @@ def iter_reports(rundir: RunDir) -> Iterator[dict[str, Any]]:
 def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
     """`iter_reports` as a list, for a journal known to be short."""
     return list(iter_reports(rundir))
+
+
+def last_report(rundir: RunDir, segments: Iterable[str]) -> dict[str, Any] | None:
+    """The last report in the newest of these segments: one read, however long the journal is."""
+    newest = max(filter(is_segment, segments), key=_place_of, default="")
+    data = rundir.step.child("journal", newest).read() if newest else None
+    entries = map(parse_line, reversed((data or b"").splitlines()))
+    return next((entry for entry in entries if entry and "report" in entry), None)
 
 
 def index_of(entry: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from plugin_core.errors import SpecError
@@ -115,6 +116,11 @@ class FsspecFiles:
     def versions(self, path: str) -> dict[str, str]:
         return {name: self._version(entry) for name, entry in self._entries(path).items()}
 
+    def times(self, path: str) -> dict[str, float]:
+        start = len(path.strip("/")) + 1
+        found = self._fs.find(path, detail=True).values()
+        return {entry["name"].strip("/")[start:]: _time(entry) for entry in found}
+
     def delete(self, path: str) -> None:
         self._fs.rm(path)
 
@@ -134,6 +140,14 @@ class FsspecFiles:
             return ""
         told = [str(entry[name]) for name in (*_TAGS, *_TIMES) if entry.get(name) is not None]
         return "-".join((*told, str(entry.get("size")))) if told else str(hash(self._fs.cat_file(entry["name"])))
+
+
+def _time(entry: dict[str, Any]) -> float:
+    """When a file was written, in seconds since the epoch; 0 if its filesystem does not tell."""
+    told = next((entry[name] for name in _TIMES if entry.get(name) is not None), 0.0)
+    if isinstance(told, str):
+        told = datetime.fromisoformat(told)
+    return told.timestamp() if isinstance(told, datetime) else float(told)
 
 
 #: fsspec's memory filesystem checks and then stores, which is not atomic.

@@ -62,6 +62,15 @@ class LocalFiles:
                     found[entry.name] = "" if entry.is_dir() else _version(entry.stat())
         return found
 
+    def times(self, path: str) -> dict[str, float]:
+        found = {}
+        for folder, _, names in os.walk(path):
+            for name in names:
+                file = posixpath.join(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    found[posixpath.relpath(file, path)] = os.lstat(file).st_mtime
+        return found
+
     def delete(self, path: str) -> None:
         os.unlink(path)
 

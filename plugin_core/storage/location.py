@@ -158,6 +158,13 @@ class Location:
         always ""."""
         return self._listed(lambda: self.small_files.versions(self.path))
 
+    def times(self) -> dict[str, float]:
+        """When each file below this directory was written (seconds since the epoch, by the storage's clock), by relative
+        path; empty if it does not exist. One listing, fit for a folder that others write to meanwhile."""
+        with self._failing("listed"), contextlib.suppress(FileNotFoundError):
+            return self.small_files.times(self.path)
+        return {}
+
     def _listed(self, listing: Callable[[], dict[str, str]]) -> dict[str, str]:
         found: dict[str, str] = {}
         with self._failing("listed"):

@@ -104,6 +104,13 @@ class S3Objects:
         found.pop("", None)  # a folder marker that some tools write
         return found
 
+    def times(self, path: str) -> dict[str, float]:
+        bucket, key = _split(path)
+        found: dict[str, float] = {}
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/"):
+            found |= {item["Key"][len(key) + 1 :]: item["LastModified"].timestamp() for item in page.get("Contents", [])}
+        return found
+
     def delete(self, path: str) -> None:
         bucket, key = _split(path)
         self._client().delete_object(Bucket=bucket, Key=key)

@@ -50,6 +50,16 @@ class StorageContract:
         place.write(b"two")
         assert place.read_since(version)[0] == b"two"
 
+    def test_the_files_below_a_folder_are_listed_with_the_times_of_their_writes(self, root: Location) -> None:
+        folder = root.child("times")
+        assert folder.times() == {}
+        folder.child("a file.json").write(b"1")
+        folder.child("sub", "deep", "file").write(b"2")
+        root.child("times-not", "file").write(b"3")
+        found = folder.times()
+        assert set(found) == {"a file.json", "sub/deep/file"}
+        assert all(abs(time.time() - written) < 3600 for written in found.values()), "by the storage's clock"
+
     def test_a_listing_shows_which_files_were_rewritten(self, root: Location) -> None:
         folder = root.child("versions")
         assert folder.versions() == {}
