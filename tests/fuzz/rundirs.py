@@ -16,6 +16,8 @@ from tests.fuzz.case import Case
 from tests.fuzz.files import NOBODY, cli
 
 COMMANDS: dict[str, tuple[str, ...]] = {
+    "ls": ("ls", "{storage}"),
+    "top": ("top", "{storage}", "--once"),
     "status": ("status", "{run}"),
     "checkpoints": ("checkpoints", "{run}"),
     "result": ("result", "{run}"),
@@ -256,7 +258,7 @@ def head_cases() -> Iterator[Case]:
     """A damaged state of the embedded head; no process has the id in it."""
     state = {"address": NOBODY, "token": "t", "mark": "none", "keeper_pid": 2**22 - 1, "keeper_started": 1.0}
     state |= {"temp_dir": "/nowhere", "num_cpus": 4, "idle_timeout_s": 1.0}
-    for command in ("status", "stop"):
+    for command in ("status", "stop", "url", "token"):
         for name, damage in DAMAGE.items():
             if (content := damage(state)) is not None:
                 yield Case(

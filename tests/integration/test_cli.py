@@ -115,7 +115,7 @@ def test_an_interrupted_run_continues_and_the_same_command_attaches(tmp_path: Pa
             break
     rest = first.stderr.read()
     assert first.wait() == 130
-    assert "the run goes on" in rest
+    assert "the run continues" in rest
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout)["reports"] == 10
     assert json.loads(again.stdout)["run"]["attempt"] == 1

@@ -1,0 +1,161 @@
+"""`raytrain cluster …`, `raytrain doctor`, and the cluster options of other commands."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from plugin_core.cli.output import Json, cell, console, err, print_json
+from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
+from plugin_core.errors import ClusterUnreachableError
+
+if TYPE_CHECKING:
+    from plugin_core.clusters.local_head import Head
+
+Address = Annotated[str | None, typer.Option(help="URL of a Ray dashboard (default: the embedded local cluster)")]
+Token = Annotated[str | None, typer.Option(help="Ray auth token", envvar="RAY_AUTH_TOKEN", show_envvar=True)]
+
+cluster_app = typer.Typer(help="The embedded local Ray cluster.", no_args_is_help=True)
+
+
+def cluster_at(address: str | None, token: str | None) -> Cluster:
+    return RayCluster(address, token) if address else LocalCluster()
+
+
+def with_client(cluster: Cluster, ask: Callable[..., Any]) -> Any:
+    async def work() -> Any:
+        async with await cluster.connect() as client:
+            return await ask(client)
+
+    return asyncio.run(work())
+
+
+def doctor(
+    address: Address = None,
+    token: Token = None,
+    storage: Annotated[str | None, typer.Option(help="storage path or URI to probe")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check this environment, a storage and a cluster; report problems and exit 2 if there are any."""
+    from plugin_core.clusters.doctor import checks
+
+    found = list(checks(cluster_at(address, token), storage))
+    if as_json:
+        print_json([{"check": check.name, "good": check.good, "finding": check.finding} for check in found])
+    else:
+        table = Table("check", "", "finding")
+        for check in found:
+            table.add_row(check.name, "ok" if check.good else "[red]wrong[/red]", cell(check.finding))
+        console().print(table)
+    sys.exit(0 if all(check.good for check in found) else 2)
+
+
+@cluster_app.command()
+def start(
+    num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: number of cores, at least 4)")] = None,
+    num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray detects)")] = None,
+    idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
+    as_json: Json = False,
+) -> None:
+    """Start the embedded cluster if it is not running, and print its address."""
+    from plugin_core.clusters import local_head
+
+    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
+    if as_json:
+        print_json(_facts(head))
+    else:
+        print(_running(head))
+
+
+@cluster_app.command()
+def stop(as_json: Json = False) -> None:
+    """Stop the embedded cluster and all its processes."""
+    from plugin_core.clusters import local_head
+
+    stopped = local_head.stop()
+    if as_json:
+        print_json({"stopped": stopped})
+    else:
+        print("stopped" if stopped else "not running")
+
+
+@cluster_app.command()
+def status(as_json: Json = False) -> None:
+    """Show whether the embedded cluster is running, and its jobs."""
+    from plugin_core.clusters import local_head
+
+    head = local_head.current()
+    if head is None:
+        if as_json:
+            print_json({"running": False})
+        else:
+            print("not running")
+        return
+    jobs = with_client(RayCluster(head.address, head.token), lambda client: client.jobs())
+    told = [{"job": job.submission_id, "status": job.status, "run": (job.metadata or {}).get("run", "")} for job in jobs]
+    if as_json:
+        print_json({**_facts(head), "jobs": told})
+        return
+    print(_running(head))
+    for job in told:
+        print(cell(" ".join(job.values())).plain)
+
+
+@cluster_app.command()
+def url(as_json: Json = False) -> None:
+    """Print the URL of the embedded cluster's dashboard."""
+    head = _head()
+    if as_json:
+        print_json({"url": head.address})
+    else:
+        print(head.address)
+
+
+@cluster_app.command()
+def token(as_json: Json = False) -> None:
+    """Print the embedded cluster's auth token, a secret: who has it can run code here as you."""
+    head = _head()
+    if as_json:
+        print_json({"token": head.token})
+    else:
+        print(head.token)
+
+
+@cluster_app.command("open")
+def open_dashboard() -> None:
+    """Open the embedded cluster's dashboard in a browser; prints its URL where there is none."""
+    import webbrowser
+
+    head = _head()
+    print(head.address, flush=True)
+    try:
+        opened = webbrowser.open(head.address)
+    except webbrowser.Error:
+        opened = False
+    err.print(
+        f"{'Opened.' if opened else 'No browser was found here: open this URL in one on this machine.'}"
+        " If the page asks for a token, `raytrain cluster token` prints it.",
+        soft_wrap=True,
+    )
+
+
+def _head() -> Head:
+    from plugin_core.clusters import local_head
+
+    head = local_head.current()
+    if head is None:
+        raise ClusterUnreachableError("cluster: no embedded head is running; `raytrain cluster start` starts one")
+    return head
+
+
+def _facts(head: Head) -> dict[str, Any]:
+    return {"running": True, "address": head.address, "num_cpus": head.num_cpus, "keeper_pid": head.keeper_pid}
+
+
+def _running(head: Head) -> str:
+    return f"running at {head.address} with {head.num_cpus} CPUs (keeper {head.keeper_pid})"

@@ -1,0 +1,41 @@
+"""The command `raytrain`, put together."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from plugin_core.cli import clusters, runs, steps, upkeep
+from plugin_core.cli.exit_codes import epilog
+from plugin_core.cli.output import err
+from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.errors.plain_text import plain
+
+# locals may hold a token
+app = typer.Typer(
+    help="Distributed training as a workflow step. RUN is a run's name, or the path or URI of its directory.",
+    epilog=epilog(),
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+)
+for command in (
+    *(steps.run, runs.ls, runs.top, runs.status, steps.logs, runs.result, steps.cancel),
+    *(upkeep.checkpoints, upkeep.prune, upkeep.track, clusters.doctor),
+):
+    app.command()(command)
+app.add_typer(clusters.cluster_app, name="cluster")
+
+
+def main() -> None:
+    # "mymodule:function" in a spec may be in the working directory; it comes last, so that no file here shadows a package
+    here = os.getcwd()
+    sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]
+    try:
+        app()
+    except RayTrainWorkflowsError as exc:
+        if exc.details:
+            err.print(plain(exc.details), markup=False)
+        err.print(f"{type(exc).__name__}: {plain(exc.message)}", markup=False, soft_wrap=True)
+        sys.exit(exc.exit_code)

@@ -1,0 +1,28 @@
+"""The exit codes of `raytrain`. `docs/cli.md` and `raytrain --help` show this table; a test compares it with the errors."""
+
+from __future__ import annotations
+
+#: Code → the errors that end with it, and what it means.
+EXIT_CODES: dict[int, tuple[str, str]] = {
+    0: ("", "success"),
+    1: ("any other error", "a mistake in raytrain itself; please report it"),
+    2: (
+        "SpecError, InfeasibleError, PayloadError, SpecChangedError, ClusterRefusedError, PromotionRefusedError,"
+        " AliasMovedError, ClusterUnreachableError",
+        "bad input, a run without a result yet, or a cluster that does not answer; nothing was submitted",
+    ),
+    10: ("UserCodeError", "your function raised"),
+    11: ("InfrastructureError, StorageError", "a process, node or connection was lost, or storage failed; try again"),
+    12: ("StepError", "the step failed for another reason"),
+    13: ("StepTimeoutError", "limits.timeout_s or limits.scheduling_timeout_s expired"),
+    14: ("StepCancelledError", "the run was cancelled"),
+    15: ("FencedError", "a later attempt owns the run"),
+    17: ("StorageFullError", "no space is left on the storage"),
+    18: ("LeaseHeldError", "another retraining of the same model is running"),
+    130: ("", "Ctrl-C; a run goes on, and the same command attaches to it again"),
+}
+
+
+def epilog() -> str:
+    """The table as the end of `raytrain --help`: one paragraph a line, as typer shows them."""
+    return "\n\n".join(["Exit codes:", *(f"{code}  {meaning}" for code, (_, meaning) in EXIT_CODES.items())])

@@ -1,0 +1,47 @@
+"""How commands print: plain text whose content no terminal obeys, or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from plugin_core.errors.plain_text import plain
+from plugin_core.specs.json_values import json_safe
+
+err = Console(stderr=True, highlight=False)
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+#: Characters of a line that goes into a pipe or file: as many as a row needs.
+_WIDE = 2000
+
+
+def console() -> Console:
+    """Standard output; its lines are cut to the terminal's width only if it is a terminal."""
+    wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_WIDE if wide else None)
+
+
+def cell(value: str) -> Text:
+    """Literal text of one line: rich would parse `[…]` in a str as markup."""
+    return Text(" ".join(plain(value).split("\n")))
+
+
+def print_json(data: Any, indent: int | None = 1) -> None:
+    """ASCII, so that no character in it can control a terminal; NaN is null."""
+    print(json.dumps(json_safe(data), indent=indent, allow_nan=False))
+
+
+def rows(*columns: str) -> Table:
+    """A table without lines, for eyes and for `grep`."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,103 @@
+"""Storages and runs as arguments of commands: a name, a path or a URI."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plugin_core.errors import SpecError, StorageError
+
+if TYPE_CHECKING:
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.storage.location import Location
+
+#: Seconds that a shell waits for names to complete.
+COMPLETE_S = 2.0
+
+
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The names in the storage that begin like this; none if it does not answer at once. A shell would show an error in the
+    middle of the user's line, so nothing is raised."""
+    found: list[str] = []
+    storage = ctx.params.get("storage")
+
+    def look() -> None:
+        from plugin_core.storage.location import Location, default_storage_path
+
+        try:
+            names = Location.of(storage or default_storage_path()).names()
+        except Exception:  # noqa: BLE001 - see above
+            return
+        found.extend(name for name in names if name.startswith(incomplete) and name[:1] != "." and name.isprintable())
+
+    if not _is_path(incomplete):
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(COMPLETE_S)
+        if thread.is_alive():
+            os._exit(0)  # nothing to offer; an ordinary exit would wait for the storage's client, and the shell for us
+    return found
+
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="a run's name, or the path or URI of its directory", autocompletion=complete_run),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(help="path or URI of the storage that holds the RUN of that name (default: $RAY_STORAGE, ~/ray_results)"),
+]
+
+
+def open_run(run: str, storage: str | None) -> RunDir:
+    """The run directory that RUN means. Raises SpecError if there is none."""
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.storage.location import Location, default_storage_path
+
+    if _is_path(run):
+        found = RunDir.at(run)
+        if not found.exists():
+            raise SpecError(f"run: got {found.uri!r}; expected a run directory (it has no .step/spec.json)")
+        return found
+    if storage is None and (here := RunDir.at(run)).exists():
+        return here
+    home = Location.of(storage or default_storage_path(), "storage")
+    found = RunDir.at(home.child(run).uri) if run else RunDir(home)
+    if not run or not found.exists():
+        raise SpecError(
+            f"run: got {run!r}; expected a run directory, or the name of a run in {home.uri}{_close(run, home)}"
+        )
+    return found
+
+
+def _is_path(run: str) -> bool:
+    return "/" in run or run in (".", "..") or run.startswith("~")
+
+
+def _close(run: str, storage: Location) -> str:
+    try:
+        close = difflib.get_close_matches(run, storage.names(), n=1)
+    except StorageError:
+        return ""
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def open_storage(storage: str | None) -> Location:
+    """The storage at a path or URI (default: the one of a spec that names none). Raises SpecError if it holds no runs."""
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.storage.location import Location, default_storage_path
+
+    place = Location.of(storage or default_storage_path(), "storage")
+    if place.is_local and Path(place.path).is_file():
+        raise SpecError(f"storage: got {place.uri!r}, which is a file; expected a folder that holds runs")
+    if RunDir(place).exists():
+        home = place.parent.uri
+        raise SpecError(f"storage: got {place.uri!r}, which is a run directory; expected the storage above it, {home!r}")
+    if storage is not None and not place.exists():
+        raise SpecError(f"storage: got {place.uri!r}, where nothing is; expected a path or URI that holds runs")
+    return place

@@ -1,0 +1,89 @@
+"""`raytrain run|cancel|logs`: commands that need a run's cluster."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from plugin_core.cli.clusters import Address, Token, cluster_at, with_client
+from plugin_core.cli.output import Json, err, print_json
+from plugin_core.cli.places import RunArgument, Storage, open_run
+from plugin_core.errors import SpecError
+from plugin_core.errors.plain_text import plain
+
+
+def run(
+    spec_file: Annotated[Path, typer.Argument(help="the step as YAML or JSON")],
+    name: Annotated[str | None, typer.Option(help="the run's name (default: the spec's, then the file's)")] = None,
+    storage: Annotated[str | None, typer.Option(help="storage path or URI, if the spec sets none")] = None,
+    address: Address = None,
+    token: Token = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress, no log")] = False,
+) -> None:
+    """Run a step to its result, printed as JSON. Under a name that already exists: attach to the run, resume it, or return
+    its result. Ctrl-C detaches; the run goes on."""
+    from plugin_core.runs.directory import RunDir, run_name
+    from plugin_core.specs import load_spec
+    from plugin_core.supervisor.supervisor import Event
+    from plugin_core.supervisor.supervisor import run as run_spec
+
+    spec = load_spec(spec_file)
+    spec = spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage)
+
+    def show(event: Event) -> None:
+        if event.kind == "log":
+            err.print(event.text, style="dim", markup=False, soft_wrap=True)
+        else:
+            err.print(f"• {event.text}", markup=False, soft_wrap=True)
+
+    try:
+        result = run_spec(spec, cluster_at(address, token), None if quiet else show)
+    except KeyboardInterrupt:
+        uri = RunDir.of(spec).uri
+        again = f"detached; the run continues. Run this again to reattach; `raytrain cancel {shlex.quote(uri)}` stops it"
+        err.print(again, markup=False, soft_wrap=True)
+        sys.exit(130)
+    print(result.model_dump_json(indent=1))
+
+
+def logs(run: RunArgument, storage: Storage = None, address: Address = None, token: Token = None) -> None:
+    """Print the log of the run's latest job, if its cluster still has it."""
+    rundir = open_run(run, storage)
+    receipt = rundir.receipt(rundir.latest())
+    if receipt is None:
+        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a submitted run")
+    with_client(cluster_at(address, token), lambda client: _print_log(client, receipt.submission_id))
+
+
+async def _print_log(client: Any, submission_id: str) -> None:
+    from plugin_core.supervisor.job_log import Text
+
+    job = await client.job(submission_id)
+    if job is None or not job.node_id:
+        return
+    stream, text = await client.open_log(job), Text()
+    try:
+        while data := await stream.read():
+            print(plain(text.feed(data)), end="")
+        print(plain(text.feed(b"")))
+    finally:
+        stream.close()
+
+
+def cancel(
+    run: RunArgument, storage: Storage = None, address: Address = None, token: Token = None, as_json: Json = False
+) -> None:
+    """Cancel a run and wait until its job has ended; safe to repeat."""
+    from plugin_core.supervisor.supervisor import acancel, run_sync
+
+    rundir = open_run(run, storage)
+    rundir.read_record()
+    became = run_sync(acancel(rundir, cluster_at(address, token)))
+    if as_json:
+        print_json({"run": rundir.uri, "state": became})
+    else:
+        print(became)

@@ -1,0 +1,31 @@
+"""Fixtures of several unit tests: `raytrain` in this process, on a default storage of the test's own."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plugin_core import cli
+from tests.support.written_runs import Raytrain
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The default storage."""
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setenv("RAY_STORAGE", str(tmp_path / "runs"))
+    monkeypatch.chdir(tmp_path)
+    return str(tmp_path / "runs")
+
+
+@pytest.fixture
+def raytrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Raytrain:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raytrain", *arguments])
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return int(left.value.code or 0), *capsys.readouterr()
+
+    return call
