@@ -196,9 +196,8 @@ def result(run: RunArgument, storage: Storage = None, as_json: Json = False) -> 
         state = overview(rundir).state
         raise SpecError(f"run: got {rundir.uri!r}, which has no result yet ({plain(state)}); expected a finished run")
     if as_json:
-        details = error.details
         named = {"error": type(error).__name__, "outcome": error.outcome, "exit_code": error.exit_code}
-        print_json({**named, "message": error.message, "details": details})
+        print_json({**named, "message": error.message, "details": error.details})
         sys.exit(error.exit_code)
     this = shlex.quote(plain(rundir.uri))
     err.print(f"`raytrain status {this}` shows its attempts, `raytrain logs {this}` its log", markup=False, soft_wrap=True)
