@@ -67,6 +67,7 @@ def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, clust
     assert holding.error() is not None
 
 
+@pytest.mark.slow
 def test_the_deadline_holds_when_the_orchestrator_is_gone(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 600}, limits={"timeout_s": 14.0})
     rundir = run_sync(prepare(spec, cluster))

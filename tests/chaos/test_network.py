@@ -28,23 +28,23 @@ def test_the_job_finishes_while_its_api_is_down(
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
     one = ScalingConfig(num_workers=1)
-    running = Running(spec_at(tmp_path, trail.file, scaling_config=one, loop={"steps": 60}), cluster)
+    running = Running(spec_at(tmp_path, trail.file, scaling_config=one, loop={"steps": 40}), cluster)
     trail.wait_for(3)
     gate.set(mode)
     wait_until(lambda: any("cannot be queried" in text for text in running.texts()))
     wait_until(lambda: running.rundir.end(1) is not None)
     wait_until(lambda: not drivers(running.rundir.uri))
     gate.set("forward")
-    assert running.result().metrics["total"] == sum(range(60))
+    assert running.result().metrics["total"] == sum(range(40))
     assert running.rundir.receipts() == [1]
-    trail.check(60, kills=0)
+    trail.check(40, kills=0)
     told = [line for text in running.texts("log") for line in text.splitlines() if line]
     receipt = running.rundir.receipt(1)
     assert receipt is not None
     there = log_of(head, receipt.submission_id)
     assert told == [line for line in there.splitlines() if line], "no line of the log is told twice, none is lost"
     assert sum("result: {" in line for line in told) == 1
-    assert [event.data["metrics"]["step"] for event in running.events if event.kind == "report"][-1] == 59
+    assert [event.data["metrics"]["step"] for event in running.events if event.kind == "report"][-1] == 39
 
 
 def log_of(head: Head, submission_id: str) -> str:
@@ -70,7 +70,7 @@ def test_split_brain(
     cut_off = own_head(num_cpus=2)
     gate = proxy(cut_off.address)
     limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}
-    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 100})
+    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 60})
     first = Running(spec, cut_off.cluster(f"http://127.0.0.1:{gate.port}"))
     before = trail.wait_for(4)["pid"]
     (driver,) = drivers(first.rundir.uri)
@@ -93,11 +93,11 @@ def test_split_brain(
             kill(process, signal.SIGCONT)
     wait_until(lambda: not [process for process in drivers(first.rundir.uri) if process.pid == driver.pid])
     result = second.result()
-    assert result.metrics["total"] == sum(range(100))
+    assert result.metrics["total"] == sum(range(60))
     assert result.run.attempt == 2
     assert _files_of_attempt(first.rundir.uri, 1) == kept, "the first attempt wrote nothing more"
     assert first.rundir.end(1) is None
-    assert result.load().metrics["step"] == 99, "Ray's own index is that of the second attempt"
+    assert result.load().metrics["step"] == 59, "Ray's own index is that of the second attempt"
     mine = [entry["step"] for entry in trail.entries() if entry["pid"] != before]
     assert mine == sorted(set(mine)), "the second attempt was never disturbed"
     wait_until(lambda: nothing_left(first.rundir.uri, trail))

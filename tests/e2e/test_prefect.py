@@ -123,6 +123,7 @@ def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows
     assert flows.rundir("fails_once", "fit").receipts() == [1]
 
 
+@slow
 def test_a_users_exception_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
     assert flows.start("bad_data").wait(timeout=600) == 1
     eventually(lambda: flows.tasks("bad_data")[0].state_name, "Failed")

@@ -40,6 +40,7 @@ def test_it_listens_on_loopback_only(head: Head) -> None:
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
+@pytest.mark.slow
 def test_it_stops_when_idle_or_when_its_keeper_is_killed_and_leaves_others_alone(
     head: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
