@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from plugin_core.errors.shown import shown
+from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework, Function
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
@@ -118,11 +118,25 @@ class Evaluation(StepSpec):
     @model_validator(mode="after")
     def _modes(self) -> Self:
         if self.task is not None:
+            if self.torchmetrics is None:
+                self._check_names(self.task)
             check_gates(self.thresholds, self.must_beat)
         for name, comparison in self.must_beat.items():
             if comparison.mode is None and name not in KNOWN_MODES:
                 raise ValueError(f"must_beat.{name}.mode: missing; expected 'max' (higher is better) or 'min'")
         return self
+
+    def _check_names(self, task: str) -> None:
+        """Raise ValueError for a gate on a metric that the task does not compute; with a function, only the run shows."""
+        names = (*TASK_METRICS[task], *(SCORE_METRICS if task == "classification" and self.score_column else ()))
+        for field, gates in (("thresholds", self.thresholds), ("must_beat", self.must_beat)):
+            for name in (name for name in gates if name not in names):
+                if task == "classification" and name in SCORE_METRICS:
+                    raise ValueError(f"score_column: missing; {field}.{name} is computed from it")
+                raise ValueError(
+                    f"{field}.{name}: got a metric that task {task!r} does not compute; expected one of"
+                    f" {', '.join(names)}{did_you_mean(name, names)}"
+                )
 
 
 class EvaluateSpec(Evaluation):
@@ -141,6 +155,13 @@ class EvaluateSpec(Evaluation):
             raise ValueError("must_beat: missing; compare_to needs the metrics to compare")
         return self
 
+
+#: Task → the metrics it computes; `SCORE_METRICS`: those that classification adds with `score_column`.
+TASK_METRICS = {
+    "classification": ("rows", "accuracy", "balanced_accuracy", "mcc", "precision", "recall", "f1", "f1_weighted"),
+    "regression": ("rows", "mae", "mse", "rmse", "r2", "max_error"),
+}
+SCORE_METRICS = ("log_loss", "brier", "roc_auc", "average_precision")
 
 #: Built-in metric → whether higher or lower is better.
 KNOWN_MODES = {

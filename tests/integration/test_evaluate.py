@@ -130,11 +130,6 @@ def mean_squares(checkpoint: Any, dataset: Any) -> dict[str, Any]:
             SpecError,
             "score_column: got 'q', not found in the predictor's output; expected one of row",
         ),
-        (
-            {"thresholds": {"acuracy": {"min": 0.5}}},
-            SpecError,
-            "thresholds: got 'acuracy', which the evaluation does not",
-        ),
         ({"label_column": "y"}, SpecError, "label_column: got 'y', which"),
         ({"slices": ["row"]}, SpecError, "slices: got 'row' with 1120 values; expected at most 1000"),
     ],

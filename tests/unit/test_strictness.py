@@ -84,7 +84,7 @@ def test_a_tolerance_that_forgives_everything_is_refused(tolerance: Any) -> None
     [
         ({"thresholds": {"accuracy": {"min": 0}}}, "thresholds.accuracy.min: got 0; expected a value that accuracy"),
         ({"thresholds": {"accuracy": {"min": 95}}}, "which ranges from 0 to 1, can both pass and fail"),
-        ({"thresholds": {"log_loss": {"max": -1}}}, "thresholds.log_loss.max: got -1; expected"),
+        ({"score_column": "p", "thresholds": {"log_loss": {"max": -1}}}, "thresholds.log_loss.max: got -1; expected"),
         (
             {"must_beat": {"f1": {"tolerance": 1}}, "compare_to": "/c"},
             "must_beat.f1.tolerance: got 1; expected a value that f1, which ranges from 0 to 1",

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from plugin_core import EvaluateSpec
+from plugin_core.driver.evaluate.tallies import ClassificationTally, RegressionTally
 from plugin_core.driver.evaluate.thresholds import verdict
 from plugin_core.errors import SpecError
+from plugin_core.specs.evaluate import SCORE_METRICS, TASK_METRICS
 
 
 def spec(**fields: Any) -> EvaluateSpec:
@@ -115,3 +118,44 @@ def test_an_invalid_evaluation_spec_is_rejected_at_construction(fields: dict[str
     with pytest.raises(SpecError) as caught:
         EvaluateSpec(**{"checkpoint": "/x", "evaluate": "a:b", **fields})
     assert words in caught.value.message
+
+
+BUILT_IN = {"evaluate": None, "predictor": "a:b", "task": "classification", "dataset": "/x.parquet"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"thresholds": {"f2": {"min": 0.6}}},
+            "thresholds.f2: got a metric that task 'classification' does not compute; expected one of rows, accuracy,"
+            " balanced_accuracy, mcc, precision, recall, f1, f1_weighted (did you mean f1?)",
+        ),
+        (
+            {"must_beat": ["acuracy"], "compare_to": "/c"},
+            "must_beat.acuracy: got a metric that task 'classification' does not compute",
+        ),
+        ({"thresholds": {"roc_auc": {"min": 0.6}}}, "score_column: missing; thresholds.roc_auc is computed from it"),
+        ({"task": "regression", "thresholds": {"f1": {"min": 0.6}}}, "expected one of rows, mae, mse, rmse, r2, max_error"),
+    ],
+)
+def test_a_gate_on_a_metric_that_the_task_does_not_compute_is_refused_before_anything_runs(
+    fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        EvaluateSpec(**{"checkpoint": "/x", **BUILT_IN, **fields})
+    assert words in caught.value.message
+    assert "Evaluation" not in caught.value.message
+
+
+@pytest.mark.parametrize("fields", [{"score_column": "score"}, {"torchmetrics": "a:metrics"}])
+def test_a_gate_on_a_metric_that_may_be_computed_is_accepted(fields: dict[str, Any]) -> None:
+    EvaluateSpec(checkpoint="/x", **BUILT_IN, thresholds={"roc_auc": {"min": 0.6}}, **fields)
+
+
+def test_the_metrics_that_a_task_is_known_for_are_those_it_computes() -> None:
+    labels, scores = np.array([0, 1, 1]), np.array([0.2, 0.7, 0.4])
+    for task, tally in (("classification", ClassificationTally()), ("regression", RegressionTally())):
+        tally.update(labels, labels, scores)
+        names = {*TASK_METRICS[task], *(SCORE_METRICS if task == "classification" else ())}
+        assert set(tally.compute()) == names
