@@ -8,6 +8,7 @@ to this form.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,6 +34,8 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
     "choice": (),
     "grid_search": (),
 }
+#: Those that a mutation may draw from.
+MUTATING = tuple(name for name in SAMPLERS if name != "grid_search")
 #: The fields of a TrainSpec that a search may vary.
 FIELDS = (
     "train_loop_config",
@@ -75,6 +78,45 @@ def check(space: dict[str, Any]) -> None:
         raise ValueError(f"param_space: got {shown(space)}, which varies nothing; expected {', '.join(SAMPLERS)}")
     for path, word, arguments in found:
         _check_sampler(path, word, arguments)
+
+
+def check_mutations(field: str, mutations: Any, bounds: bool) -> None:
+    """Raise ValueError unless `mutations`, an option of a scheduler, names fields as a space does. Its values are samplers
+    or, as in Ray, lists of values; with `bounds` they are pairs."""
+    if not isinstance(mutations, Mapping):
+        raise ValueError(f"{field}: got {shown(mutations)}; expected a mapping like param_space")
+    for name, value in mutations.items():
+        if name not in FIELDS:
+            raise ValueError(
+                f"{field}: got {shown(name)}; expected fields of train, as in param_space:"
+                f' {{"train_loop_config": {{{json.dumps(name)}: …}}}}{did_you_mean(name, FIELDS)}'
+            )
+        _check_mutation(f"{field}.{name}", value, bounds)
+    for path, word, arguments in _samplers(mutations, field):
+        _check_sampler(path, word, arguments)
+        if word == "grid_search":
+            raise ValueError(f"{path}: got a grid_search; expected a sampler, like choice")
+
+
+def _check_mutation(path: str, value: Any, bounds: bool) -> None:
+    if isinstance(value, Mapping) and value and (bounds or _sampler(value) is None):
+        for name, item in value.items():
+            _check_mutation(f"{path}.{name}", item, bounds)
+    elif bounds:
+        pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(is_number, value))
+        if not pair or not value[0] < value[1]:
+            raise ValueError(f"{path}: got {shown(value)}; expected [lower, upper], two numbers")
+    elif not value or not isinstance(value, (list, tuple, Mapping)):
+        raise ValueError(f"{path}: got {shown(value)}; expected a list of values, {', '.join(MUTATING)}")
+
+
+def lists_as_choices(mutations: Any) -> Any:
+    """Mutations as a space: a list of values is a choice."""
+    if isinstance(mutations, (list, tuple)):
+        return {"choice": list(mutations)}
+    if not isinstance(mutations, Mapping) or _sampler(mutations) is not None:
+        return mutations
+    return {name: lists_as_choices(value) for name, value in mutations.items()}
 
 
 def to_ray(space: Any) -> Any:

@@ -44,17 +44,14 @@ class _Named(Model):
 
 class SchedulerConfig(_Named):
     """Decides which trials continue: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations`
-    are a space like `param_space`."""
+    are a space like `param_space`, in which a list of values is a choice."""
 
     type: Literal[SCHEDULERS]  # type: ignore[valid-type]
 
-    @model_validator(mode="after")
-    def _mutations(self) -> Self:
-        if self.type in ("pbt", "pb2"):
-            name = "hyperparam_mutations" if self.type == "pbt" else "hyperparam_bounds"
-            if not self.options.get(name):
-                raise ValueError(f"scheduler.{name}: missing; {self.type!r} needs it")
-        return self
+    @property
+    def mutations(self) -> str | None:
+        """The option that says what a population's trials change; None for other schedulers."""
+        return {"pbt": "hyperparam_mutations", "pb2": "hyperparam_bounds"}.get(self.type)
 
 
 class SearchConfig(_Named):
@@ -98,15 +95,24 @@ class TuneSpec(StepSpec):
         searcher = self.search_alg.type if self.search_alg else "random"
         if searcher != "random" and search_space.grid_size(self.param_space) > 1:
             raise ValueError(f"param_space: got a grid_search with search_alg {searcher!r}; expected search_alg 'random'")
-        self._check_ends()
+        self._check_ends("param_space", self.param_space)
+        if self.scheduler is not None and (name := self.scheduler.mutations) is not None:
+            self._check_mutations(self.scheduler, name)
         return self
 
-    def _check_ends(self) -> None:
-        for path, chosen in search_space.ends(self.param_space):
+    def _check_mutations(self, scheduler: SchedulerConfig, name: str) -> None:
+        field, mutations = f"scheduler.{name}", scheduler.options.get(name)
+        if not mutations:
+            raise ValueError(f"{field}: missing; {scheduler.type!r} needs it")
+        search_space.check_mutations(field, mutations, bounds=scheduler.type == "pb2")
+        self._check_ends(field, search_space.lists_as_choices(mutations))
+
+    def _check_ends(self, field: str, space: dict[str, Any]) -> None:
+        for path, chosen in search_space.ends(space):
             try:
                 self.trial_spec(chosen)
             except SpecError as exc:
-                raise ValueError(f"param_space.{path}: a trial may get an invalid TrainSpec: {exc.message}") from None
+                raise ValueError(f"{field}.{path}: a trial may get an invalid TrainSpec: {exc.message}") from None
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with a trial's values from the space. Raises SpecError if that is invalid."""

@@ -95,6 +95,49 @@ def test_an_impossible_search_is_refused(fields: dict[str, Any], words: str) -> 
     assert words in caught.value.message
 
 
+def population(mutations: Any, kind: str = "pbt") -> TuneSpec:
+    return spec(scheduler={"type": kind, "hyperparam_mutations" if kind == "pbt" else "hyperparam_bounds": mutations})
+
+
+@pytest.mark.parametrize(
+    ("kind", "mutations", "words"),
+    [
+        (
+            "pbt",
+            {"lr": tune.uniform(0, 1)},
+            "scheduler.hyperparam_mutations: got 'lr'; expected fields of train, as in param_space:"
+            ' {"train_loop_config": {"lr": …}}',
+        ),
+        ("pbt", {"train_loop_confg": {"lr": [1, 2]}}, "(did you mean train_loop_config?)"),
+        ("pbt", {"train_loop_config": {"lr": 0.1}}, "mutations.train_loop_config.lr: got 0.1; expected a list of values"),
+        ("pbt", {"train_loop_config": {"lr": {"unifrm": [0, 1]}}}, "(did you mean uniform?)"),
+        ("pbt", {"train_loop_config": {"lr": {"uniform": [1, 0]}}}, "lr.uniform: got [1, 0]; expected lower < upper"),
+        ("pbt", {"train_loop_config": {"lr": {"grid_search": [1, 2]}}}, "got a grid_search; expected a sampler"),
+        ("pbt", {"train_loop_config": {"lr": lambda: 1}}, "of type function; expected plain JSON data"),
+        (
+            "pbt",
+            {"scaling_config": {"num_workers": [0, 2]}},
+            "scheduler.hyperparam_mutations.scaling_config.num_workers: a trial may get an invalid TrainSpec:",
+        ),
+        ("pb2", {"lr": [0, 1]}, "scheduler.hyperparam_bounds: got 'lr'; expected fields of train"),
+        ("pb2", {"train_loop_config": {"lr": {"uniform": [1]}}}, "expected [lower, upper], two numbers"),
+        ("pb2", {"train_loop_config": {"lr": [1, 0]}}, "lr: got [1, 0]; expected [lower, upper], two numbers"),
+    ],
+)
+def test_mutations_that_no_trial_can_take_are_refused_when_the_spec_is_made(kind: str, mutations: Any, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        population(mutations, kind)
+    assert words in caught.value.message
+
+
+def test_mutations_are_spaces_or_as_in_ray_lists() -> None:
+    from plugin_core.driver.tune.algorithms import make_scheduler
+
+    for mutations in ({"lr": tune.uniform(0, 1)}, {"lr": [0.1, 0.2]}, {"inner": {"lr": {"choice": [1, 2]}}}):
+        assert make_scheduler(population({"train_loop_config": mutations}).scheduler) is not None
+    population({"train_loop_config": {"lr": [0.001, 0.1]}}, "pb2")
+
+
 def test_a_trial_is_the_training_with_values_from_the_space() -> None:
     trial = spec().trial_spec({"train_loop_config": {"lr": 0.01}, "scaling_config": {"num_workers": 2}})
     assert trial == TrainSpec(
