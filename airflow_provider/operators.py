@@ -122,6 +122,7 @@ class RayRetrainOperator(RayStepOperator):
         warm_start: bool | None = None,
         skip_unchanged: bool | None = None,
         on_overlap: str | None = None,
+        allow_older: bool | None = None,
         **kwargs: Any,
     ):
         fields = {
@@ -133,6 +134,7 @@ class RayRetrainOperator(RayStepOperator):
             "warm_start": warm_start,
             "skip_unchanged": skip_unchanged,
             "on_overlap": on_overlap,
+            "allow_older": allow_older,
         }
         super().__init__(fields=fields, **kwargs)
 
@@ -240,10 +242,13 @@ class RayBatchInferOperator(RayStepOperator):
 
 
 class PromoteModelOperator(BaseOperator):
-    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version. Safe to retry.
+    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version that it points to then.
+    Safe to retry. An old DAG run that is cleared moves no alias back: the log and `kept` of the version say why.
 
     :param result: the output of an evaluation, a training, a search or a retraining, or a checkpoint's URI.
     :param registry: a folder or URI, or `mlflow`; default: `_models/` in the default storage path.
+    :param allow_older: promote a checkpoint that is older than the current one's.
+    :param force: promote whatever speaks against it.
     """
 
     template_fields: Sequence[str] = ("result", "name", "alias", "registry", "dataset")
@@ -258,6 +263,7 @@ class PromoteModelOperator(BaseOperator):
         registry: str | None = None,
         dataset: str | None = None,
         force: bool = False,
+        allow_older: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -267,6 +273,7 @@ class PromoteModelOperator(BaseOperator):
         self.registry = registry
         self.dataset = dataset
         self.force = force
+        self.allow_older = allow_older
 
     def execute(self, context: Any) -> dict[str, Any]:
         with as_airflow_errors():
@@ -277,7 +284,10 @@ class PromoteModelOperator(BaseOperator):
                 registry=self.registry,
                 dataset=self.dataset,
                 force=self.force,
+                allow_older=self.allow_older,
             )
+        if version.kept:
+            self.log.warning("%s", version.kept)
         self.log.info("%s of %s is version %d: %s", self.alias, self.name, version.version, version.checkpoint)
         return version.to_json()
 

@@ -178,9 +178,13 @@ def promote(
     registry: str | None = None,
     dataset: str | None = None,
     force: bool = False,
+    allow_older: bool = False,
 ) -> ModelVersion:
     """`plugin_core.promote`: point a model's alias to the result's checkpoint. Safe to retry."""
-    return engine.promote(result, name, alias, registry=registry, dataset=dataset, force=force)
+    version = engine.promote(result, name, alias, registry=registry, dataset=dataset, force=force, allow_older=allow_older)
+    if version.kept:
+        get_run_logger().warning(version.kept)
+    return version
 
 
 @task(name="rollback", **{**_MOVE, "retry_condition_fn": lambda *_: False})

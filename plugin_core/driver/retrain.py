@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver.run_step import run_step
 from plugin_core.errors import AliasMovedError, LeaseHeldError, UserCodeError
-from plugin_core.registry.api import default_registry, open_registry, promote
+from plugin_core.registry.api import default_registry, open_registry, promote, why_older
 from plugin_core.registry.base import ModelVersion
 from plugin_core.registry.training_lease import Lease
+from plugin_core.runs.age import first_made
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir, run_name
@@ -59,6 +60,8 @@ def run(context: StepContext) -> RetrainResult:
 def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainResult:
     models = open_registry(registry)
     champion = models.get(spec.model, spec.alias)
+    if champion is not None and not spec.allow_older and (why := why_older(champion, first_made(context.rundir))):
+        return _result(context, "kept", f"version {champion.version} stays: {why}", champion)
     plan = _plan(context, spec, champion)
     if plan["skip"]:
         reason = f"the data is that of version {champion.version if champion else 0}; skip_unchanged is set"
@@ -78,10 +81,13 @@ def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainR
                 registry=registry,
                 dataset=plan["dataset"],
                 expected=champion.version if champion else 0,
+                allow_older=spec.allow_older or evaluated.compared_to is not None,  # better than it, on the same data
             )
         except AliasMovedError as exc:
             logger.warning("%s; evaluating against that one", exc.message)
             continue
+        if promoted.kept:
+            return _result(context, "kept", promoted.kept, promoted, trained, evaluated)
         reason = f"version {promoted.version} of {spec.model} is the {spec.alias}"
         return _result(context, "promoted", reason, promoted, trained, evaluated)
 

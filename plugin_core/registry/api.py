@@ -6,10 +6,12 @@ MLflow's.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from plugin_core.errors import AliasMovedError, PromotionRefusedError, SpecError
 from plugin_core.registry.base import ModelVersion, Registry
+from plugin_core.runs.age import made_at
 from plugin_core.runs.pins import home_of, pin
 from plugin_core.specs.parse import parse_result
 from plugin_core.specs.references import check_model_name, check_registry, is_mlflow
@@ -47,8 +49,13 @@ def promote(
     dataset: str | None = None,
     expected: int | None = None,
     force: bool = False,
+    allow_older: bool = False,
 ) -> ModelVersion:
-    """Register the result's checkpoint under `name` and point `alias` to it. Idempotent, so a retry is safe.
+    """Register the result's checkpoint under `name` and point `alias` to it. Returns the version that the alias points to
+    afterwards. Idempotent, so a retry is safe.
+
+    A checkpoint that is older than the alias's is not promoted, unless `allow_older`: the alias stays, and `kept` of the
+    returned version says so. A checkpoint is as old as the run that first made it, however often that run is repeated.
 
     `result`: that of an evaluation, a training or a search (or its JSON), or a checkpoint. `dataset`: fingerprint of the
     training data. `expected`: the version the alias must point to now (0: none yet); by default the version of the
@@ -67,6 +74,8 @@ def promote(
     current = models.get(name, alias)
     if current is not None and current.checkpoint == model.checkpoint:
         return current
+    if current is not None and not (force or allow_older) and (why := why_older(current, model.made)):
+        return current.model_copy(update={"kept": f"the {alias} of {name} stays version {current.version}: {why}"})
     if not force:
         _check_unmoved(current, name, alias, expected, evaluation)
     version = models.register(model)
@@ -127,9 +136,18 @@ def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, E
             evaluation=evaluation.run.uri if evaluation else None,
             metrics=metrics,
             dataset=dataset,
+            made=made_at(checkpoint),
         ),
         evaluation,
     )
+
+
+def why_older(champion: ModelVersion, made: float | None) -> str:
+    """Why a checkpoint made at that time would be a step back from the champion; "" if it would not, or that is unknown."""
+    if made is None or champion.made is None or made >= champion.made:
+        return ""
+    ours, its = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" for time in (made, champion.made))
+    return f"the new checkpoint is of {ours}, the current one of {its}; allow_older=True promotes it anyway"
 
 
 def _check_unmoved(

@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class ModelVersion(BaseModel):
-    """A checkpoint in a registry. `version`: from 1; `run`: the run that trained it; `dataset`: fingerprint of its training
-    data; `evaluation`: the run that evaluated it, with `metrics`."""
+    """A checkpoint in a registry. `version`: from 1; `run`: the run that trained it; `made`: when, in seconds since the
+    epoch (see `runs.age`); `dataset`: fingerprint of its training data; `evaluation`: the run that evaluated it, with
+    `metrics`. `kept`: why a promotion left the alias at this version; "" if it did not."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -20,6 +21,8 @@ class ModelVersion(BaseModel):
     evaluation: str | None = None
     metrics: dict[str, Any] = {}
     dataset: str | None = None
+    made: float | None = None
+    kept: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

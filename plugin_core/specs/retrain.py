@@ -26,7 +26,8 @@ class RetrainSpec(StepSpec):
     `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: start from the champion's checkpoint.
     `skip_unchanged`: do nothing if the champion was trained on the same data (see `DatasetConfig.version`). `on_overlap`:
     while another retraining of the model is running, "wait" for it, "skip" this one, or "fail", which the engine may
-    retry. The `run_config`, `limits`, `runtime_env` and `tracking` of `train` and `evaluate` are ignored in favour of the
+    retry. `allow_older`: run even if this repeats a retraining that is older than the champion, which is kept otherwise.
+    The `run_config`, `limits`, `runtime_env` and `tracking` of `train` and `evaluate` are ignored in favour of the
     retraining's own, except `train.run_config.checkpoint_config` and `failure_config`.
     """
 
@@ -40,6 +41,7 @@ class RetrainSpec(StepSpec):
     warm_start: Flag = True
     skip_unchanged: Flag = True
     on_overlap: Literal["wait", "skip", "fail"] = "wait"
+    allow_older: Flag = False
 
     def bundles(self) -> list[Bundle]:
         # the parts run one after the other

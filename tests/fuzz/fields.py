@@ -187,5 +187,6 @@ RETRAIN: dict[str, list[Given]] = {
     "evaluate": v.CONFIG,
     "warm_start": v.FLAG,
     "skip_unchanged": v.FLAG,
+    "allow_older": v.FLAG,
     "on_overlap": v.WORD,
 }

@@ -39,6 +39,7 @@ from airflow_provider.operators import (
 from plugin_core import CheckpointRef, Evaluation, TrainSpec
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
+from plugin_core.registry.base import ModelVersion
 from plugin_core.specs import StepSpec
 from tests.support.airflow_tasks import TOKEN, loop, task_instance, train_operator
 from tests.support.airflow_tasks import fake as fake
@@ -110,6 +111,20 @@ def test_a_search_and_a_retraining_take_specs_and_promote_the_next_step(fake: Fa
     refused = PromoteModelOperator(task_id="promote", result="/nowhere", name="m/n")
     with pytest.raises(AirflowFailException, match="SpecError: name: got 'm/n'"):
         refused.execute({"ti": task_instance(task_id="promote")})
+
+
+def test_a_cleared_old_dag_run_keeps_the_champion_and_succeeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    champion = ModelVersion(
+        name="m", version=2, checkpoint="/c", kept="the champion of m stays version 2: the new one is old"
+    )
+    given: dict[str, Any] = {}
+    monkeypatch.setattr("airflow_provider.operators.promote", lambda *args, **options: given.update(options) or champion)
+    operator = PromoteModelOperator(task_id="promote", result="/x", name="m", allow_older=True)
+    assert operator.execute({"ti": task_instance(task_id="promote")})["version"] == 2
+    assert champion.kept in capsys.readouterr().out
+    assert (given["allow_older"], given["force"]) == (True, False)
 
 
 def test_a_spec_together_with_fields_is_refused() -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,6 +21,7 @@ from plugin_core.errors import (
     StepCancelledError,
     UserCodeError,
 )
+from plugin_core.registry.base import ModelVersion
 from prefect_integration import identity, step, tasks
 
 HEAVY = ("ray", "torch", "pandas", "mlflow")
@@ -210,3 +212,13 @@ def test_a_sigterm_is_noted_once_and_passed_on_however_many_steps_are_awaited() 
         assert handed_on == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_champion_that_a_promotion_keeps_is_named_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    champion = ModelVersion(name="m", version=2, checkpoint="/c", kept="the champion of m stays version 2: why")
+    given, log = Mock(return_value=champion), Mock()
+    monkeypatch.setattr("plugin_core.engine.promote", given)
+    monkeypatch.setattr("prefect_integration.tasks.get_run_logger", lambda: log)
+    assert tasks.promote.fn("/x", "m", allow_older=True) == champion
+    log.warning.assert_called_once_with(champion.kept)
+    assert given.call_args.kwargs["allow_older"] is True

@@ -1,20 +1,26 @@
 """The registry of files: versions, an alias that moves by compare-and-swap, rollback; the lease; pins."""
 
+import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult, get_model, promote, rollback
+from plugin_core.driver import retrain
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError
+from plugin_core.registry.api import default_registry
 from plugin_core.registry.files import FileRegistry
 from plugin_core.registry.training_lease import Lease
+from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.runs.pins import pin, pinned, unpin
-from plugin_core.specs import RunConfig, TrainSpec
+from plugin_core.specs import Evaluation, RetrainSpec, RunConfig, TrainSpec
 from plugin_core.storage.location import Location
+from plugin_core.supervisor.generations import lay_down
 
 SPEC = {"framework": "python", "train_loop_per_worker": "devtools.steps:counting_loop"}
 
@@ -136,6 +142,99 @@ def test_bad_input_is_reported_before_anything_moves(call: Any, words: str, tmp_
         call()
     assert words in caught.value.message
     assert get_model("digits") is None
+
+
+# ---- age
+
+MONDAY, TUESDAY, FRIDAY = (1_800_000_000.0 + day * 86_400 for day in (0, 1, 4))
+
+
+def reported(result: TrainResult, at: float) -> TrainResult:
+    """The training's journal says that it reported its checkpoint then."""
+    entry = {"attempt": 1, "time": at, "report": 1, "metrics": {}, "checkpoint": "checkpoint_1"}
+    journal = RunDir.at(result.run.uri).step.child("journal", "001-0000001.jsonl")
+    journal.write(f"{json.dumps(entry)}\n".encode())
+    return result
+
+
+def repeated(storage: Path, name: str, requests: list[str], times: list[float]) -> TrainResult:
+    """The last generation of a run that was requested and finished that often."""
+    given = TrainSpec(**SPEC, run_config=RunConfig(name=name, storage_path=str(storage)))
+    for request, at in zip(requests, times, strict=True):
+        rundir, _ = lay_down(given, request)
+        rundir.location.child("checkpoint_1", "weights").write(b"w")
+        checkpoint = CheckpointRef(uri=rundir.location.child("checkpoint_1").uri)
+        result = TrainResult(run=RunRef(uri=rundir.uri, name=rundir.name), checkpoint=checkpoint, reports=1)
+        reported(result, at)
+        rundir.write_result(result)
+        rundir.deliver(request)
+    return result
+
+
+def test_an_older_checkpoint_moves_no_champion_back_and_says_so(storage: Path, options: dict[str, Any]) -> None:
+    old, new = reported(trained(storage, "old"), MONDAY), reported(trained(storage, "new"), TUESDAY)
+    assert promote(old, "digits", **options).kept == ""
+    assert promote(new, "digits", **options).version == 2
+    kept = promote(judged(old), "digits", **options)
+    assert (kept.version, kept.checkpoint) == (2, new.checkpoint.uri)
+    assert kept.kept == (
+        "the champion of digits stays version 2: the new checkpoint is of 2027-01-15 08:00:00 UTC,"
+        " the current one of 2027-01-16 08:00:00 UTC; allow_older=True promotes it anyway"
+    )
+    assert get_model("digits", **options).model_dump() == {**kept.model_dump(), "kept": ""}
+    assert promote(old, "digits", allow_older=True, **options).version == 1
+    assert promote(new, "digits", **options).version == 2
+    assert promote(old, "digits", force=True, **options).version == 1
+
+
+def test_an_older_evaluation_keeps_a_champion_that_moved_since(storage: Path, options: dict[str, Any]) -> None:
+    """A cleared DAG run must not fail for it."""
+    first = promote(reported(trained(storage, "first"), MONDAY), "digits", **options)
+    late = judged(reported(trained(storage, "late"), TUESDAY), compared_to=first.checkpoint)
+    promote(reported(trained(storage, "newest"), FRIDAY), "digits", **options)
+    assert promote(late, "digits", **options).kept
+    with pytest.raises(AliasMovedError):
+        promote(late, "digits", allow_older=True, **options)
+
+
+def test_a_model_that_an_old_run_of_an_engine_trains_again_is_as_old_as_the_run(
+    storage: Path, options: dict[str, Any]
+) -> None:
+    promote(reported(trained(storage, "tuesday"), TUESDAY), "digits", **options)
+    again = repeated(storage, "monday", ["monday#0", "monday#1", "monday#2"], [MONDAY, FRIDAY, FRIDAY])
+    assert again.run.uri.endswith("monday.g3")
+    assert "of 2027-01-15" in promote(again, "digits", **options).kept
+    # another run of the engine that shares the name, by the user's choice, is new work
+    other = repeated(storage, "fixed", ["monday#0", "friday#0"], [MONDAY, FRIDAY])
+    assert promote(other, "digits", **options).kept == ""
+    flows = repeated(storage, "flow", ["0a1b", "2c3d"], [MONDAY, FRIDAY + 1])
+    assert promote(flows, "digits", **options).kept == ""
+
+
+def test_a_checkpoint_of_unknown_age_is_promoted(storage: Path, options: dict[str, Any], tmp_path: Path) -> None:
+    promote(reported(trained(storage, "known"), FRIDAY), "digits", **options)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "weights").touch()
+    assert promote(str(tmp_path / "elsewhere"), "digits", **options).kept == ""
+    assert promote(reported(trained(storage, "old"), MONDAY), "digits", **options).kept == ""
+
+
+def test_a_repeated_retraining_older_than_the_champion_trains_nothing(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = default_registry(str(storage))
+    again = RunDir.at(repeated(storage, "monday", ["monday#0", "monday#1"], [MONDAY, FRIDAY]).run.uri)
+    promote(reported(trained(storage, "tuesday"), TUESDAY), "digits", registry=registry)
+    trainings: list[str] = []
+    monkeypatch.setattr("plugin_core.driver.retrain._train", lambda *given: trainings.append("one") or 1 / 0)
+    gate = Evaluation(evaluate="a:b", thresholds={"accuracy": {"min": 0.5}})
+    spec = RetrainSpec(model="digits", train=TrainSpec(**SPEC), evaluate=gate)
+    context = StepContext(spec, again, 1, {}, lambda phase: None)
+    result = retrain.run(context)
+    assert (result.outcome, result.champion, trainings) == ("kept", 1, [])
+    assert "version 1 stays: the new checkpoint is of 2027-01-15 08:00:00 UTC" in result.reason
+    with pytest.raises(ZeroDivisionError):
+        retrain.run(replace(context, spec=spec.model_copy(update={"allow_older": True})))
 
 
 # ---- pins
