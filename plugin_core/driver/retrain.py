@@ -125,8 +125,7 @@ def _evaluate(
     context: StepContext, spec: RetrainSpec, trained: TrainResult, champion: ModelVersion | None
 ) -> EvaluationResult:
     checkpoint = trained.best_checkpoint or trained.checkpoint
-    if checkpoint is None:
-        raise UserCodeError("train: reported no checkpoint; a retraining needs one to evaluate and to promote")
+    assert checkpoint is not None
     given = spec.evaluate.model_dump()
     if champion is None:
         given["must_beat"] = {}
@@ -151,7 +150,16 @@ def part_name(retraining: RunDir, part: str) -> str:
 
 
 def _run(part: StepContext) -> StepResult:
-    return part.rundir.result() or part.rundir.write_result(run_step(part))
+    if (stored := part.rundir.result()) is not None:
+        return stored
+    result = run_step(part)
+    # before the result is stored, or mended code would find it
+    if isinstance(result, TrainResult) and result.checkpoint is None:
+        raise UserCodeError(
+            "train: reported no checkpoint; a retraining needs one to evaluate and to promote; expected"
+            " ray.train.report(metrics, checkpoint=…) in its loop"
+        )
+    return part.rundir.write_result(result)
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import ray.train
+from ray.train._internal import session
 from ray.train.v2._internal.execution import train_fn_utils
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.train_fn_utils import DistributedTrainFnUtils as DistributedTrainFnUtils
@@ -24,8 +25,34 @@ def worker_context() -> WorkerContext:
 
 
 def install(utils: DistributedTrainFnUtils) -> None:
-    """Make `ray.train.report` and related functions call `utils` in this worker."""
+    """Make `ray.train.report` and related functions call `utils` in this worker, and those of `ray.tune` with them."""
     train_fn_utils.set_train_fn_utils(utils)
+    session._session = _TuneSession(utils)
+
+
+_RANKS = ("world_rank", "world_size", "local_rank", "local_world_size", "node_rank")
+
+
+class _TuneSession:
+    """What `ray.tune.report`, `ray.tune.get_checkpoint` and `ray.tune.get_context` ask. Workers of Ray Train have no such
+    session, and without one these functions do nothing."""
+
+    def __init__(self, utils: DistributedTrainFnUtils):
+        self._utils = utils
+
+    def report(self, metrics: dict[str, Any], checkpoint: ray.train.Checkpoint | None = None) -> None:
+        self._utils.report(metrics, checkpoint)
+
+    @property
+    def loaded_checkpoint(self) -> ray.train.Checkpoint | None:
+        found: ray.train.Checkpoint | None = self._utils.get_checkpoint()
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """This worker's rank and the like; None for what belongs to a trial, as without a session."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(get_train_context(), f"get_{name}")() if name in _RANKS else None
 
 
 def upload_checkpoint(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:

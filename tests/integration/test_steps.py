@@ -163,6 +163,39 @@ def test_a_new_run_starts_warm_from_a_checkpoint_of_another(tmp_path: Path, clus
 
 
 @pytest.mark.slow
+def report_to_tune(config: dict[str, Any]) -> None:
+    """As in Ray's own examples of Ray Tune."""
+    import tempfile
+
+    from ray import tune
+
+    start = tune.get_checkpoint()
+    for epoch in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "warm").write_text(str(start is not None))
+            tune.report({"epoch": epoch}, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def test_a_loop_that_reports_to_ray_tune_trains(tmp_path: Path, cluster: LocalCluster) -> None:
+    result = run(train_spec(str(tmp_path), train_loop_per_worker=report_to_tune), cluster)
+    assert (result.metrics, result.reports, result.warnings) == ({"epoch": 1}, 2, [])
+    with result.checkpoint.as_directory() as folder:
+        assert Path(folder, "warm").read_text() == "False"
+
+
+def report_nothing(config: dict[str, Any]) -> None:
+    pass
+
+
+def test_a_training_that_reports_nothing_warns_and_fails_where_it_must_not(tmp_path: Path, cluster: LocalCluster) -> None:
+    result = run(train_spec(str(tmp_path), train_loop_per_worker=report_nothing), cluster)
+    assert result.checkpoint is None
+    assert "the training reported nothing" in result.warnings[0]
+    score = {"checkpoint_config": CheckpointConfig(checkpoint_score_attribute="loss")}
+    with pytest.raises(UserCodeError, match="checkpoint_score_attribute: got 'loss', but the training reported nothing"):
+        run(train_spec(str(tmp_path), "scored", train_loop_per_worker=report_nothing, run_config=score), cluster)
+
+
 def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: LocalCluster, head: Head) -> None:
     spec = train_spec(str(tmp_path), train_loop_config={"epochs": 1000, "sleep_s": 0.2})
     rundir = run_sync(prepare(spec, cluster))

@@ -42,6 +42,19 @@ def without_checkpoint(config: dict[str, Any]) -> None:
     ray.train.report({"value": config["step"]})
 
 
+def as_in_rays_examples(config: dict[str, Any]) -> None:
+    from ray import tune
+
+    for epoch in range(2):
+        tune.report({"value": config["step"] * epoch})
+
+
+def report_wrongly(config: dict[str, Any]) -> None:
+    from ray import tune
+
+    tune.report(config["step"])
+
+
 def spec(tmp_path: Path, **fields: Any) -> TuneSpec:
     config = {"epochs": 3, "step": 0, **fields.pop("config", {})}
     defaults: dict[str, Any] = {
@@ -70,6 +83,13 @@ def test_the_best_trial_is_found_with_its_checkpoint(cluster: LocalCluster, tmp_
     assert best.train_loop_config["step"] == 2
     with result.checkpoint.as_directory() as folder:
         assert json.loads(Path(folder, "state.json").read_text())["value"] == 6.0
+
+
+@pytest.mark.slow
+def test_trials_that_report_to_ray_tune_are_searched(cluster: LocalCluster, tmp_path: Path) -> None:
+    train = TrainSpec(framework="python", train_loop_per_worker=as_in_rays_examples)
+    result = run(spec(tmp_path, train=train), cluster)
+    assert (result.best_config, result.metrics["value"]) == ({"train_loop_config": {"step": 3}}, 3)
 
 
 @pytest.mark.slow
@@ -173,6 +193,10 @@ def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_
         (
             {"metric": "vlaue"},
             "metric: got 'vlaue', which the train function did not report; expected one of epoch, value, step",
+        ),
+        (
+            {"train": TrainSpec(framework="python", train_loop_per_worker=report_wrongly)},
+            "metrics: got 1; expected a dict, as in ray.train.report({'loss': 0.5})",
         ),
         (
             {

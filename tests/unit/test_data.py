@@ -1,6 +1,7 @@
 """Datasets: splits decided by the rows alone, and what is checked before a submit."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,13 @@ import pytest
 
 from plugin_core import DatasetConfig, EvaluateSpec, ScalingConfig
 from plugin_core.driver.datasets import in_part
-from plugin_core.errors import SpecError
+from plugin_core.driver.train.step import _collect
+from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.runs.context import StepContext
 from plugin_core.runs.dataset_fingerprint import dataset_fingerprint
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import SplitConfig
+from plugin_core.specs.results import TrainResult
 from plugin_core.supervisor.preflight import check_functions_and_data
 from tests.support.fake_steps import spec_at
 
@@ -163,3 +168,34 @@ def test_a_score_that_is_not_always_a_number_is_a_warning(metrics: list[dict[str
     for warning, word in zip(found, words, strict=False):
         assert word in warning
         assert "checkpoint_score_attribute" in warning
+
+
+def collected(tmp_path: Path, score: str | None, searching: bool = False) -> TrainResult:
+    """The result of a training that reported nothing."""
+    config = {"name": "run", "storage_path": str(tmp_path), "checkpoint_config": {"checkpoint_score_attribute": score}}
+    spec = spec_at(tmp_path, run_config=config)
+    rundir = RunDir.of(spec)
+    rundir.write_spec(spec)
+    ray_result = SimpleNamespace(metrics=None, checkpoint=None, best_checkpoints=[])
+    return _collect(ray_result, StepContext(spec, rundir, 1, {}, lambda phase: None), None, searching)
+
+
+def test_a_training_that_reported_nothing_says_so_in_log_and_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        result = collected(tmp_path, None)
+    assert result.warnings == [
+        "the training reported nothing, so it has no metrics and no checkpoint; expected ray.train.report(metrics,"
+        " checkpoint=…) in its loop"
+    ]
+    assert result.warnings[0] in caplog.text
+
+
+def test_a_training_that_reported_nothing_fails_where_a_score_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        collected(tmp_path, "loss")
+    assert "checkpoint_score_attribute: got 'loss', but the training reported nothing; expected" in caught.value.message
+    assert not caught.value.retryable
+    # a trial that another one's last checkpoint was given to has nothing left to report
+    assert collected(tmp_path, "loss", searching=True).warnings

@@ -12,6 +12,7 @@ NEEDED = {
     "ray._private.dict": {"flatten_dict"},
     "ray._raylet": {"GcsClient"},
     "ray.experimental.internal_kv": {"_internal_kv_get"},
+    "ray.train._internal": {"session"},
     "ray.train.v2._internal.callbacks": {"DatasetsCallback"},
     "ray.train.v2._internal.callbacks.placement_group_callback": {"PlacementGroupCleanerCallback"},
     "ray.train.v2._internal.exceptions": {"RayTrainError", "UserExceptionWithTraceback"},

@@ -11,7 +11,7 @@ import pytest
 from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult, get_model, promote, rollback
 from plugin_core.driver import retrain
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
-from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError
+from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError, UserCodeError
 from plugin_core.registry.api import default_registry
 from plugin_core.registry.files import FileRegistry
 from plugin_core.registry.training_lease import Lease
@@ -235,6 +235,20 @@ def test_a_repeated_retraining_older_than_the_champion_trains_nothing(
     assert "version 1 stays: the new checkpoint is of 2027-01-15 08:00:00 UTC" in result.reason
     with pytest.raises(ZeroDivisionError):
         retrain.run(replace(context, spec=spec.model_copy(update={"allow_older": True})))
+
+
+def test_a_retraining_whose_training_made_no_checkpoint_fails_and_stores_no_result_of_it(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So mended code trains again."""
+    nothing = TrainResult(run=RunRef(uri=str(storage / "x"), name="x"))
+    monkeypatch.setattr("plugin_core.driver.retrain.run_step", lambda part: nothing)
+    rundir = RunDir.at(trained(storage, "monday").run.uri)
+    gate = Evaluation(evaluate="a:b", thresholds={"accuracy": {"min": 0.5}})
+    spec = RetrainSpec(model="digits", train=TrainSpec(**SPEC), evaluate=gate)
+    with pytest.raises(UserCodeError, match="train: reported no checkpoint; a retraining needs one"):
+        retrain.run(StepContext(spec, rundir, 1, {}, lambda phase: None))
+    assert rundir.child(retrain.part_name(rundir, "train")).result() is None
 
 
 # ---- pins

@@ -1,16 +1,24 @@
 """What a worker passes to Ray in a report, and what it gets to resume from."""
 
 import pickle
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import numpy as np
 import pytest
+from ray import tune
 from ray.train import Checkpoint
+from ray.train._internal import session
+from ray.train.v2._internal.execution import train_fn_utils
 
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
-from plugin_core.driver.train.worker import _safe_metrics, for_the_node
+from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, for_the_node, wrap
+from plugin_core.errors import SpecError
+from plugin_core.ray_internals import worker
 from plugin_core.runs.directory import RunDir
 
 
@@ -59,3 +67,76 @@ def mounted(at: str) -> Any:
 def test_a_checkpoint_from_elsewhere_is_left_unchanged(tmp_path: Path) -> None:
     elsewhere = Checkpoint(str(tmp_path / "another" / "checkpoint"))
     assert for_the_node(elsewhere, str(tmp_path / "run")) is elsewhere
+
+
+# ---- a loop in a worker of Ray Train, without Ray
+
+
+@pytest.fixture
+def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What the loop's reports hand to Ray."""
+    told: list[tuple[Any, Any]] = []
+    context = SimpleNamespace(report_call_index=0, get_world_rank=lambda: 1, get_world_size=lambda: 2)
+    monkeypatch.setattr(worker, "get_train_context", lambda: context)
+    utils = worker.DistributedTrainFnUtils
+    monkeypatch.setattr(utils, "report", lambda self, *given, **options: told.append(given[:2]))
+    monkeypatch.setattr(utils, "get_checkpoint", lambda self: None)
+    monkeypatch.setattr(session, "_session", None)
+    monkeypatch.setattr(train_fn_utils, "_train_fn_utils", None)
+    monkeypatch.setattr("ray.train.get_all_reported_checkpoints", lambda mode: [])
+    monkeypatch.chdir(tmp_path)
+    return told
+
+
+def run_loop(loop: Callable[..., Any], tmp_path: Path) -> Any:
+    options = WorkerOptions(str(tmp_path / "run"), 1, "python", warm_start=str(tmp_path / "warm"))
+    return wrap(loop, options=options)({"lr": 0.5})
+
+
+def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:
+    """Ray Tune's own functions look for a session that a worker of Ray Train has not, and would do nothing."""
+    checkpoint = tune.Checkpoint.from_directory(tmp_path)
+
+    def loop(config: dict[str, Any]) -> tuple[str, int, Any]:
+        tune.report({"loss": config["lr"], "nan": float("nan")})
+        tune.report({"loss": 0.1}, checkpoint=checkpoint)
+        start = tune.get_checkpoint()
+        assert start is not None
+        return start.path, session.get_world_rank(), tune.get_context().get_trial_id()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run_loop(loop, tmp_path) == (str(tmp_path / "warm"), 1, None)
+    assert reports == [({"loss": 0.5, "nan": None}, None), ({"loss": 0.1}, checkpoint)]
+
+
+def report_a_number(config: dict[str, Any]) -> None:
+    tune.report(0.5)
+
+
+def report_as_a_generator(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {"loss": 0.5}
+
+
+async def report_later(config: dict[str, Any]) -> None:
+    tune.report({"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        (report_a_number, "metrics: got 0.5; expected a dict, as in ray.train.report({'loss': 0.5})"),
+        (
+            report_as_a_generator,
+            "train_loop_per_worker: got a generator or coroutine, which runs nothing",
+        ),
+        (report_later, "expected a function that calls ray.train.report(metrics)"),
+    ],
+)
+def test_a_loop_that_cannot_report_is_told_the_line_to_write(
+    tmp_path: Path, reports: list[tuple[Any, Any]], loop: Callable[..., Any], words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        run_loop(loop, tmp_path)
+    assert words in caught.value.message
+    assert reports == []

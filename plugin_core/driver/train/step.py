@@ -16,6 +16,7 @@ from plugin_core.driver.train.frameworks.build import TrainerInputs, build_train
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
 from plugin_core.driver.train.worker import WorkerOptions, wrap
+from plugin_core.errors import UserCodeError
 from plugin_core.loops import artifacts
 from plugin_core.loops.preprocessors import serialize
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
@@ -92,7 +93,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     trainer = build_trainer(spec, inputs)
     leave_out_helpers(trainer, own_job=context.own_job)
     context.set_phase("training")
-    return _collect(trainer.fit(), context, dataset)
+    return _collect(trainer.fit(), context, dataset, searching=on_report is not None)
 
 
 def _set_ray_defaults(spec: TrainSpec) -> None:
@@ -169,10 +170,19 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
     )
 
 
-def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainResult:
-    """Convert Ray's result; adds the metrics of the very last report, which Ray drops if it had no checkpoint."""
+def _collect(result: Any, context: StepContext, dataset: str | None, searching: bool = False) -> TrainResult:
+    """Convert Ray's result; adds the metrics of the very last report, which Ray drops if it had no checkpoint.
+    `searching`: a search decides what to make of a training without reports."""
     config = context.spec.run_config.checkpoint_config
     history = History.read(context.rundir, config.checkpoint_score_attribute)
+    if config.checkpoint_score_attribute and not (history.reports or searching):
+        raise UserCodeError(
+            f"run_config.checkpoint_config.checkpoint_score_attribute: got {config.checkpoint_score_attribute!r}, but the"
+            f" training reported nothing; expected ray.train.report(metrics, checkpoint=…) in its loop"
+        )
+    warnings = _warnings(history)
+    for warning in warnings:
+        logger.warning("%s", warning)
     best = None
     if config.checkpoint_score_attribute and result.best_checkpoints:
         best = result.get_best_checkpoint(config.checkpoint_score_attribute, config.checkpoint_score_order)
@@ -184,8 +194,17 @@ def _collect(result: Any, context: StepContext, dataset: str | None) -> TrainRes
         reports=history.reports,
         dataset=dataset,
         artifacts=kept.uri if (kept := context.rundir.location.child(artifacts.FOLDER)).names() else None,
-        warnings=_score_warnings(history),
+        warnings=warnings,
     )
+
+
+def _warnings(history: History) -> list[str]:
+    if not history.reports:
+        return [
+            "the training reported nothing, so it has no metrics and no checkpoint; expected"
+            " ray.train.report(metrics, checkpoint=…) in its loop"
+        ]
+    return _score_warnings(history)
 
 
 def _score_warnings(history: History) -> list[str]:

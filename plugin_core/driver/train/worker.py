@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import posixpath
 import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plugin_core.driver.train.frameworks import world
 from plugin_core.driver.train.frameworks.seeds import set_seed
+from plugin_core.errors import SpecError
 from plugin_core.errors.classify import TRACEBACK
+from plugin_core.errors.shown import shown
 from plugin_core.loops.artifacts import Artifacts
 from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
 from plugin_core.specs.functions import call_with
 from plugin_core.specs.json_values import json_safe
 from plugin_core.storage import checkpoint_manifest
 
+_NOT_RUN = (
+    "train_loop_per_worker: got a generator or coroutine, which runs nothing when it is called; expected a function that"
+    " calls ray.train.report(metrics)"
+)
 _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 
@@ -43,8 +50,8 @@ class WorkerOptions:
 
 def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
     """Wrap the loop for Ray: reports are made JSON-safe, checkpoint names never repeat, `warm_start` is the first
-    checkpoint, `report()` returns only once the run would resume from its checkpoint, and the first report fails if this
-    worker trains alone."""
+    checkpoint, `report()` (Ray Train's or Ray Tune's) returns only once the run would resume from its checkpoint, and the
+    first report fails if this worker trains alone."""
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
         check_world = _WorldCheck(options.world_of)
@@ -53,6 +60,9 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
             set_seed(options.framework, options.seed)
         try:
             returned = call_with(loop, config)
+            if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
+                returned.close()
+                raise SpecError(_NOT_RUN)
             check_world()
             return returned
         except Exception as exc:
@@ -115,6 +125,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
             checkpoint_upload_mode: Any = CheckpointUploadMode.SYNC,
             **kwargs: Any,
         ) -> None:
+            if not isinstance(metrics, Mapping):
+                raise SpecError(f"metrics: got {shown(metrics)}; expected a dict, as in ray.train.report({{'loss': 0.5}})")
             check_world()
             # a replayed epoch must not reuse the directory of its first run, which top-K may delete later; rank 0 names
             # the directory for all ranks

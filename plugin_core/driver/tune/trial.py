@@ -142,8 +142,9 @@ class Trial(tune.Trainable):
             raise error from self._error
         # a leg that starts from a checkpoint of the last epoch has nothing left to report
         if not self._told and not self._reference:
-            given = f"metric: got {self._search_spec.metric!r}"
-            raise self._refused(given, "but the train function reported nothing; expected a metric that it reports")
+            metric = self._search_spec.metric
+            wanted = f"expected ray.train.report({{{metric!r}: …}}) in it"
+            raise self._refused(f"metric: got {metric!r}", f"but the train function reported nothing; {wanted}")
         return {RESULT_DUPLICATE: True, "done": True}
 
     def _check(self, metrics: dict[str, Any]) -> None:
