@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+
 from plugin_core.errors import SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.pins import home_of
@@ -12,18 +15,45 @@ from plugin_core.specs.search_space import merged
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.location import Location
 
+#: Ray Train's index of the checkpoints in its folder of a training.
+SNAPSHOT = "checkpoint_manager_snapshot.json"
+#: How many entries of a folder are looked at to tell whether it is a storage path.
+LOOKED_AT = 3
+
 
 def check_checkpoint(field: str, uri: str) -> None:
     """Raise SpecError if the checkpoint is missing or damaged. If storage cannot be read now, the cluster checks again."""
     place = Location.of(uri, field)
+    if place.is_local and os.path.isfile(place.path):
+        raise SpecError(f"{field}: got {uri!r}, a file; expected a checkpoint, which is a folder, or a run directory")
     try:
-        there, problem = bool(place.names()), checkpoint_manifest.problem(place)
+        names, problem = place.names(), checkpoint_manifest.problem(place)
+        what = _other_folder(place, names)
     except StorageError:
         return
-    if not there:
+    if what:
+        raise SpecError(f"{field}: got {uri!r}, {what}")
+    if not names:
         raise SpecError(f"{field}: got {uri!r}, which does not exist or was deleted; expected a checkpoint")
     if problem:
         raise checkpoint_manifest.damaged(uri, problem, field)
+
+
+def _other_folder(place: Location, names: list[str]) -> str:
+    """What a folder is that is certainly no checkpoint, and what to name instead; "" if it may be one."""
+    if SNAPSHOT in names:
+        inside = [name for name in names if name.startswith("checkpoint_") and name != SNAPSHOT]
+        return f"a folder of Ray's own; expected one of its checkpoints ({', '.join(inside[-LOOKED_AT:]) or 'it has none'})"
+    if checkpoint_manifest.FOLDER in names:
+        return ""
+    runs = [name for name in names[:LOOKED_AT] if _is_run(place.child(name))]
+    return f"a folder of runs; expected one of them, like {runs[0]!r}, or a checkpoint" if runs else ""
+
+
+def _is_run(place: Location) -> bool:
+    with contextlib.suppress(StorageError):  # a file
+        return RunDir(place).exists()
+    return False
 
 
 def check_framework(spec: StepSpec) -> None:

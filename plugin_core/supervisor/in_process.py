@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
@@ -10,6 +11,9 @@ from plugin_core.specs import StepSpec
 from plugin_core.specs.results import StepResult
 from plugin_core.storage.location import be_patient
 from plugin_core.supervisor.preflight import check_functions_and_data
+from plugin_core.supervisor.run_checkpoints import with_checkpoints
+
+logger = logging.getLogger(__name__)
 
 
 def execute(spec: StepSpec) -> StepResult:
@@ -23,6 +27,9 @@ def execute(spec: StepSpec) -> StepResult:
     from plugin_core.driver.attempt import run_attempt
 
     rundir = RunDir.of(spec)
+    spec, remarks = with_checkpoints(spec, here=True)
+    for remark in remarks:
+        logger.info("%s", remark)
     check_functions_and_data(spec, here=True)
     rundir.write_spec(spec)
     stored = rundir.result()

@@ -29,7 +29,7 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
         check_reference(name, reference, must_exist=here)
     for name, dataset in spec_datasets(spec).items():
         check_dataset(name, dataset, needed_columns(spec, name), needed_rows(spec, name, dataset), here=here)
-    for name, checkpoint in _checkpoints(spec):
+    for name, checkpoint in named_checkpoints(spec):
         if here or not Location.of(checkpoint.uri).is_local:
             check_checkpoint(name, checkpoint.uri)
     with contextlib.suppress(StorageError):  # then the cluster checks it, and reports it
@@ -43,14 +43,14 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
         make_searcher(spec.search_alg)
 
 
-def _checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
+def named_checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
     """Yield the checkpoints that a step names, with their fields."""
     for name in type(spec).model_fields:
         value = getattr(spec, name)
         if isinstance(value, CheckpointRef):
             yield name, value
         elif isinstance(value, StepSpec):
-            yield from ((f"{name}.{inner}", reference) for inner, reference in _checkpoints(value))
+            yield from ((f"{name}.{inner}", reference) for inner, reference in named_checkpoints(value))
 
 
 def check_dataset(

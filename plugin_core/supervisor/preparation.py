@@ -17,6 +17,7 @@ from plugin_core.storage.threads import Threads, in_thread
 from plugin_core.supervisor.follower import Event, Listener
 from plugin_core.supervisor.generations import lay_down
 from plugin_core.supervisor.preflight import check_functions_and_data
+from plugin_core.supervisor.run_checkpoints import with_checkpoints
 
 
 async def prepare(
@@ -33,6 +34,10 @@ async def prepare(
     """
     handover.check(cluster)
     await in_thread(check_folders, spec.runtime_env)
+    # no time limit: a journal may have to be read
+    spec, remarks = await Threads.of(RunDir.of(spec).uri)(
+        with_checkpoints, spec, cluster.shares_this_machine, current, limit_s=math.inf
+    )
     await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
     try:
         # no time limit: the payload that travels with the step may be large
@@ -46,8 +51,9 @@ async def prepare(
             ) from exc
         raise
     cluster = cluster.of_run(rundir.uri)
-    if remark and listener is not None:
-        listener(Event("state", remark))
+    if listener is not None:
+        for line in filter(None, [*remarks, remark]):
+            listener(Event("state", line))
     # a run with an attempt is left to the loop, which waits for a cluster that is unreachable now
     threads = Threads.of(rundir.uri)
     if not await threads(rundir.receipts) and await threads(rundir.result) is None:

@@ -281,7 +281,7 @@ class Supervisor:
 async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
     """Run a step to its result on `cluster` (default: the embedded local one)."""
     where: Cluster = cluster or LocalCluster()
-    rundir = await prepare(spec, where)
+    rundir = await prepare(spec, where, listener=listener)
     return await Supervisor(rundir, where, listener=listener).run()
 
 

@@ -21,9 +21,9 @@ from plugin_core.loops import artifacts
 from plugin_core.loops.preprocessors import serialize
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import History, metric
+from plugin_core.runs.history import History
+from plugin_core.runs.run_checkpoint import best_and_latest
 from plugin_core.specs import TrainSpec
-from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
 from plugin_core.storage.location import Location
 
@@ -149,23 +149,12 @@ def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainRes
     """Build the result of a training that was ended early from its journal: the last report, and the latest and best of
     the checkpoints that still exist."""
     history = History.read(rundir)
-    kept = list(history.checkpoints.values())
-    config = spec.run_config.checkpoint_config
-    score = config.checkpoint_score_attribute
-    best = None
-    if score:
-        scored = [entry for entry in kept if is_number(metric(entry["metrics"], score))]
-        better = max if config.checkpoint_score_order == "max" else min
-        best = better(scored, key=lambda entry: metric(entry["metrics"], score)) if scored else None
-
-    def reference(entry: dict[str, Any] | None) -> CheckpointRef | None:
-        return CheckpointRef(uri=rundir.location.child(entry["checkpoint"]).uri) if entry else None
-
+    best, latest = best_and_latest(rundir, spec, history)
     return TrainResult(
         run=RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt),
         metrics=history.metrics,
-        checkpoint=reference(kept[-1] if kept else None),
-        best_checkpoint=reference(best),
+        checkpoint=latest,
+        best_checkpoint=best,
         reports=history.reports,
     )
 
