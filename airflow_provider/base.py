@@ -6,8 +6,10 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -18,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
     BaseOperator,
 )
 
+from airflow_provider.arguments import check_arguments, is_rendered
 from airflow_provider.assets import announce
 from airflow_provider.common import (
     RUN_KEY,
@@ -68,7 +71,8 @@ class RayStepOperator(BaseOperator):
     :param deferrable: release the worker slot while the Ray job runs.
     :param run_config, limits, runtime_env, tracking: the spec's fields of the same names.
 
-    Every string of the spec is templated; functions are left unchanged.
+    Every string of the spec is templated; functions are left unchanged. A spec without templates and without outputs of
+    other tasks is checked when the DAG file is parsed.
     """
 
     template_fields: Sequence[str] = ("spec", "run_name", "storage_path", "ray_conn_id")
@@ -92,6 +96,7 @@ class RayStepOperator(BaseOperator):
         fields: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
         shared = {"run_config": run_config, "limits": limits, "runtime_env": runtime_env, "tracking": tracking}
         all_fields = {**(fields or {}), **shared}
@@ -106,6 +111,22 @@ class RayStepOperator(BaseOperator):
         self.run_name = run_name
         self.deferrable = deferrable
         self._following: tuple[Supervisor, Any] | None = None
+        self._check_spec()
+
+    def _check_spec(self) -> None:
+        """While the DAG file is parsed: raise SpecError if the spec is wrong whatever a run of the DAG brings. Contacts and
+        imports nothing."""
+        mapped = getattr(self, "_BaseOperator__from_mapped", False)  # then this is a task's process, which checks it itself
+        if mapped or not is_rendered(self.spec):
+            return
+        if isinstance(self.spec, (str, os.PathLike)) and not Path(self._folder or ".", self.spec).is_file():
+            return  # it may be where the task runs
+        as_spec(self.spec, self.spec_class, self._folder)
+
+    @property
+    def _folder(self) -> str | None:
+        """The DAG file's folder, which a spec file is relative to."""
+        return self.dag.folder if self.has_dag() else None
 
     def render_template(self, content: Any, *args: Any, **kwargs: Any) -> Any:
         """Skip functions and classes in the spec, whatever attributes they have."""
@@ -181,7 +202,7 @@ class RayStepOperator(BaseOperator):
         data = self.spec
         if isinstance(data, Mapping):
             data = {name: as_reference(name, value) if name in _REFERENCES else value for name, value in data.items()}
-        spec = as_spec(data, self.spec_class, self.dag.folder if self.has_dag() else None)
+        spec = as_spec(data, self.spec_class, self._folder)
         index = str(ti.map_index) if ti.map_index is not None and ti.map_index >= 0 else ""
         derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
         return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)

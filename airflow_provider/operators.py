@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider.arguments import check_arguments
 from airflow_provider.base import RayStepOperator, as_airflow_errors, as_reference
 from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec, promote
 
@@ -266,6 +267,7 @@ class PromoteModelOperator(BaseOperator):
         allow_older: bool = False,
         **kwargs: Any,
     ):
+        check_arguments(type(self), kwargs)
         super().__init__(**kwargs)
         self.result = result
         self.name = name

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plugin_core.errors import StepCancelledError as StepCancelledError
     from plugin_core.errors import StepError as StepError
     from plugin_core.errors.plain_text import markdown_text as markdown_text
+    from plugin_core.errors.shown import did_you_mean as did_you_mean
     from plugin_core.errors.shown import shown as shown
     from plugin_core.registry.api import CHAMPION as CHAMPION
     from plugin_core.registry.api import promote as promote
@@ -79,7 +80,7 @@ _PUBLIC = {
     "clusters.secrets": "Secrets",
     "errors": "RayTrainWorkflowsError SpecError StepCancelledError StepError",
     "errors.plain_text": "markdown_text",
-    "errors.shown": "shown",
+    "errors.shown": "did_you_mean shown",
     "registry.api": "CHAMPION promote rollback",
     "registry.base": "ModelVersion",
     "runs.directory": "RunDir run_name",
