@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, Strict, model_validator
 
 from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
@@ -26,6 +26,7 @@ from plugin_core.specs.fields import (
     Tries,
     Whole,
 )
+from plugin_core.specs.json_values import RESULT, TEXT, also
 from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv
 from plugin_core.storage.location import normalise
@@ -193,6 +194,8 @@ class DatasetConfig(Model):
     `shuffle_seed`: shuffle the rows deterministically. `materialize`: read once and keep in the object store, instead of
     once per epoch. In a training `shard` gives each worker a share of the rows, else all of them.
     """
+
+    model_config = ConfigDict(json_schema_extra=also(TEXT, RESULT))
 
     path: Place | Places | None = None
     format: Literal[tuple(FORMATS)] | None = None  # type: ignore[valid-type]

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework, Function
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
+from plugin_core.specs.json_values import also
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, pool_bundles
 
@@ -70,7 +71,7 @@ class Evaluation(StepSpec):
     slices: Names = []
     plots: Flag = True
     thresholds: dict[Name, Threshold] = {}
-    must_beat: dict[Name, Comparison] = {}
+    must_beat: dict[Name, Comparison] = Field({}, json_schema_extra=also({"type": "array"}))
     batch_size: Count = 1024
     concurrency: Processes = 1
     num_cpus: Amount = 1.0

@@ -7,7 +7,7 @@ Airflow rejects NaN in an XCom. So metrics are converted to plain Python values 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -32,6 +32,23 @@ def json_safe(value: Any) -> Any:
     if hasattr(value, "item"):
         return json_safe(value.item())
     return str(value)
+
+
+def also(*forms: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    """A `json_schema_extra` that adds a model's short forms to its JSON schema, by which Prefect checks a deployment's
+    parameters."""
+
+    def add(schema: dict[str, Any]) -> None:
+        whole = dict(schema)
+        schema.clear()
+        schema["anyOf"] = [whole, *forms]
+
+    return add
+
+
+#: Short forms in a JSON schema: text, and a step's result.
+TEXT: dict[str, Any] = {"type": "string"}
+RESULT: dict[str, Any] = {"type": "object", "required": ["kind"]}
 
 
 def flat(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, field_validator, model_validator
 
-from plugin_core.specs.json_values import json_safe
+from plugin_core.specs.json_values import RESULT, TEXT, also, json_safe
 from plugin_core.storage.location import Location, normalise
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class RunRef(_Reference):
 
 class CheckpointRef(_Reference):
     """A checkpoint directory on persistent storage, by URI."""
+
+    model_config = ConfigDict(json_schema_extra=also(TEXT, RESULT))
 
     uri: StrictStr
 
@@ -190,6 +192,8 @@ class EvaluationResult(StepResult):
 
 class EvaluationRef(_Reference):
     """An earlier evaluation's result to compare to."""
+
+    model_config = ConfigDict(json_schema_extra=also(RESULT))
 
     uri: StrictStr
     metrics: dict[str, Any]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from plugin_core.errors import SpecError
 from plugin_core.specs import search_space
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
+from plugin_core.specs.json_values import TEXT, also
 from plugin_core.specs.step import Bundle, StepSpec
 from plugin_core.specs.train import TrainSpec
 
@@ -24,6 +25,8 @@ MAX_TRIALS = 1_000_000
 
 class _Named(Model):
     """`type` of a Ray Tune class; `options`: its keyword arguments."""
+
+    model_config = ConfigDict(json_schema_extra=also(TEXT, {"type": "object", "required": ["type"]}))
 
     type: Name
     options: Plain = {}
