@@ -24,14 +24,15 @@ def artifact_directory() -> Path:
     RuntimeError outside a train loop."""
     if _own is None:
         raise RuntimeError("artifact_directory() is only valid in a train loop: there is no run outside one")
-    return _own.folder
+    return _own.directory()
 
 
 class Artifacts:
     """One worker's files, and which of them are stored already."""
 
     def __init__(self, run_uri: str, attempt: int, rank: int, limit_bytes: int):
-        self.folder = Path(tempfile.mkdtemp(prefix="raytrain-artifacts-"))
+        #: made when the loop first asks for it: a killed worker leaves its folder behind
+        self.folder: Path | None = None
         self._place = RunDir.at(run_uri).location.child(FOLDER, f"rank-{rank:03}")
         self._fence = Fence(run_uri, attempt)
         self._limit_bytes = limit_bytes
@@ -42,9 +43,16 @@ class Artifacts:
         global _own
         _own = self
 
+    def directory(self) -> Path:
+        if self.folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="raytrain-artifacts-"))
+        return self.folder
+
     def keep(self) -> None:
         """Copy new and changed files. A storage failure is logged and retried next time: it must not end the training.
         Raises FencedError."""
+        if self.folder is None:
+            return
         changed = list(changed_files(self.folder, self._kept))
         if changed:
             self._fence.check()
@@ -67,7 +75,8 @@ class Artifacts:
             self.keep()
         finally:
             _own = None
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if self.folder is not None:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _leave_out(self, name: str, size: int) -> None:
         if name not in self._left_out:

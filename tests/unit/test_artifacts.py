@@ -1,6 +1,7 @@
 """Files that a worker leaves: kept by rank, bounded, written again if they changed."""
 
 import logging
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def test_files_in_the_folder_are_kept_by_rank_and_again_after_a_change(rundir: R
 
 def test_files_beyond_the_limit_are_left_out_and_reported_once(rundir: RunDir, caplog: pytest.LogCaptureFixture) -> None:
     artifacts = Artifacts(rundir.uri, 1, 0, 10)
-    (artifacts.folder / "a").write_bytes(b"x" * 8)
-    (artifacts.folder / "b").write_bytes(b"x" * 8)
-    (artifacts.folder / "c").write_bytes(b"x" * 2)
+    (artifacts.directory() / "a").write_bytes(b"x" * 8)
+    (artifacts.directory() / "b").write_bytes(b"x" * 8)
+    (artifacts.directory() / "c").write_bytes(b"x" * 2)
     with caplog.at_level(logging.WARNING):
         artifacts.keep()
         artifacts.keep()
@@ -55,7 +56,7 @@ def test_files_beyond_the_limit_are_left_out_and_reported_once(rundir: RunDir, c
 
 def test_a_later_attempt_owns_the_folder(rundir: RunDir) -> None:
     artifacts = Artifacts(rundir.uri, 1, 0, 1000)
-    (artifacts.folder / "a").write_bytes(b"old")
+    (artifacts.directory() / "a").write_bytes(b"old")
     assert rundir.claim(2, "http://ray", "session_1", "ray")
     with pytest.raises(FencedError):
         artifacts.end()
@@ -66,7 +67,7 @@ def test_artifacts_that_storage_refuses_are_tried_again(
     rundir: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifacts = Artifacts(rundir.uri, 1, 0, 1000)
-    (artifacts.folder / "a").write_bytes(b"1")
+    (artifacts.directory() / "a").write_bytes(b"1")
     root = Path(rundir.location.path)
     (root / "artifacts").write_text("a file stands where the folder is to be")
     with caplog.at_level(logging.WARNING):
@@ -75,3 +76,13 @@ def test_artifacts_that_storage_refuses_are_tried_again(
     (root / "artifacts").unlink()
     artifacts.keep()
     assert kept(rundir) == {"artifacts/rank-000/a": b"1"}
+
+
+def test_a_killed_loop_without_artifacts_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    artifacts = Artifacts(RunDir.at(str(tmp_path / "run")).uri, 1, 0, 1000)
+    artifacts.begin()
+    artifacts.keep()
+    assert list((tmp_path / "temporary").iterdir()) == []
+    artifacts.end()
