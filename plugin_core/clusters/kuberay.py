@@ -99,14 +99,11 @@ class KubeRayCluster:
             )
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", self.namespace) or len(self.namespace) > 63:
             raise SpecError(f"namespace: got {self.namespace!r}; expected up to 63 lower-case letters, digits and '-'")
-        try:
-            check_address("address", self._url())
-        except (KeyError, IndexError, ValueError, AttributeError) as exc:
-            if isinstance(exc, SpecError):
-                raise
+        if re.search("[{}]", self._url()):
             raise SpecError(
-                f"address: got {self.address!r}; expected a URL with the placeholders {{name}} and {{namespace}}"
-            ) from exc
+                f"address: got {shown_uri(self.address)!r}; expected a URL with the placeholders {{name}} and {{namespace}}"
+            )
+        check_address("address", self._url())
         if self.manifest is not None and self.settings is not None:
             raise SpecError("manifest: got both manifest and settings; expected one of them")
         for which in ("on_success", "on_failure"):
@@ -175,7 +172,7 @@ class KubeRayCluster:
         return await in_thread(lambda: do(Kubernetes(self.namespace, self.kubeconfig, self.context)))
 
     def _url(self) -> str:
-        return self.address.format(name=self.name, namespace=self.namespace)
+        return self.address.replace("{name}", self.name).replace("{namespace}", self.namespace)
 
     def _body(self) -> dict[str, Any] | None:
         """The validated manifest with our name and labels; None if this object only finds a cluster."""

@@ -16,6 +16,7 @@ from plugin_core.specs.functions import check_reference
 from plugin_core.specs.parts import dataset_paths, needed_columns, needed_rows, spec_datasets, spec_functions, too_few_rows
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import Location
+from plugin_core.storage.refusals import refusal
 
 
 def check_functions_and_data(spec: StepSpec, here: bool) -> None:
@@ -37,7 +38,12 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     if isinstance(spec, BatchInferSpec) and spec.output_path is not None:
         output, run = Location.of(spec.output_path, "output_path"), RunDir.of(spec)
         if here or not output.is_local:
-            check_output(output, run.location)
+            try:
+                check_output(output, run.location)
+            except StorageError as exc:
+                if why := refusal(exc):
+                    raise SpecError(f"output_path: got {spec.output_path!r}, {why}; expected a folder to write to") from exc
+                raise
     if isinstance(spec, TuneSpec) and here:
         make_scheduler(spec.scheduler)
         make_searcher(spec.search_alg)

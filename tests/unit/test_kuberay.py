@@ -212,6 +212,7 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
             {"name": "t", "address": "http://{head}:1"},
             "address: got 'http://{head}:1'; expected a URL with",
         ),
+        ({"name": "t", "address": "http://{name.__class__}:1"}, "expected a URL with the placeholders"),
         (
             {"name": "t", "settings": SETTINGS, "manifest": {}},
             "manifest: got both manifest and settings",

@@ -13,13 +13,14 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from plugin_core import DatasetConfig
+from plugin_core import BatchInferSpec, CheckpointRef, DatasetConfig, RunConfig
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
 from plugin_core.runs.dataset_fingerprint import dataset_fingerprint, fingerprint_of_all
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.runs.output_folder import MARKER, begin, claim_output, commit, committed, count_rows, publish
 from plugin_core.storage.location import Location
+from plugin_core.supervisor.preflight import check_functions_and_data
 
 
 def write(folder: Location, name: str, rows: int) -> None:
@@ -74,6 +75,7 @@ import os, signal, sys
 from plugin_core.runs import output_folder as output
 from plugin_core.runs.fence import Fence
 from plugin_core.storage.location import Location
+from plugin_core.supervisor.preflight import check_functions_and_data
 
 root = Location.of(sys.argv[1])
 fence, looks = Fence(sys.argv[2], 1), [0]
@@ -195,3 +197,20 @@ def test_a_users_version_decides_and_a_function_without_one_is_unknown(tmp_path:
     assert fingerprint_of_all({"train": versioned, "test": by_function}) is None
     assert fingerprint_of_all({}) is None
     assert fingerprint_of_all({"train": DatasetConfig(function="a:b", version="1")}) is not None
+
+
+@pytest.mark.parametrize("path", ["out", "out/below"])
+def test_an_output_path_that_is_a_file_is_refused_before_the_submit(tmp_path: Path, path: str) -> None:
+    (tmp_path / "out").write_text("x")
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model").write_text("x")
+    write(Location.of(str(tmp_path / "data")), "a.parquet", 3)
+    spec = BatchInferSpec(
+        checkpoint=CheckpointRef(uri=str(tmp_path / "checkpoint")),
+        predictor="devtools.steps:Predictor",
+        dataset=DatasetConfig(path=str(tmp_path / "data"), format="parquet"),
+        output_path=str(tmp_path / path),
+        run_config=RunConfig(name="predict", storage_path=str(tmp_path / "runs")),
+    )
+    with pytest.raises(SpecError, match=f"output_path: got '.*/{path}', where a file is in the way; expected a folder"):
+        check_functions_and_data(spec, here=True)

@@ -139,6 +139,8 @@ def test_a_local_path_may_hold_what_a_uri_may_not(tmp_path: Path) -> None:
         "abfs://hunter1:hunter2@account.dfs.core.windows.net/x",
         "custom://x?filesystem=m:f&sig=hunter2",
         "gs://b/x?token=hunter2",
+        "s3://hunter1:hunter2/bucket",
+        "http:/u:hunter2@host",
     ],
 )
 def test_a_refused_uri_is_not_echoed_with_its_secrets(uri: str) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from plugin_core.clusters import env_files
 from plugin_core.driver.resources import in_words, no_resources
 from plugin_core.errors import FencedError, InfrastructureError, StorageError
 from plugin_core.errors.classify import classify
@@ -48,6 +49,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
                 fence.check()
             except FencedError as exc:
                 logger.warning("%s", exc.message)
+                env_files.remove()  # os._exit runs no exit handlers
                 os._exit(exc.exit_code)
             except StorageError as exc:
                 logger.warning("%s; training continues", exc.message)
