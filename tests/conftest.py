@@ -19,6 +19,14 @@ from tests.support.clouds import azurite, gcs_server
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: The files that take longest begin first, so that no process works on one at the end while the others are idle.
+LONGEST_FIRST = ("e2e/test_airflow", "e2e/test_prefect", "integration/test_frameworks", "chaos/", "e2e/", "integration/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((n for n, part in enumerate(LONGEST_FIRST) if f"tests/{part}" in item.nodeid), 99))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which tests share a process where `-n` runs them in several: those of a file, and all of an engine."""

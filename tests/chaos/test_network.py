@@ -55,7 +55,8 @@ def log_of(head: Head, submission_id: str) -> str:
         return plain(json.load(answer)["logs"])
 
 
-@pytest.mark.parametrize("frozen", ["driver", pytest.param("controller", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", ["driver", "controller"])
 def test_split_brain(
     tmp_path: Path,
     trail: Trail,
@@ -70,7 +71,7 @@ def test_split_brain(
     cut_off = own_head(num_cpus=2)
     gate = proxy(cut_off.address)
     limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}
-    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 60})
+    spec = spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1), limits=limits, loop={"steps": 100})
     first = Running(spec, cut_off.cluster(f"http://127.0.0.1:{gate.port}"))
     before = trail.wait_for(4)["pid"]
     (driver,) = drivers(first.rundir.uri)
@@ -93,11 +94,11 @@ def test_split_brain(
             kill(process, signal.SIGCONT)
     wait_until(lambda: not [process for process in drivers(first.rundir.uri) if process.pid == driver.pid])
     result = second.result()
-    assert result.metrics["total"] == sum(range(60))
+    assert result.metrics["total"] == sum(range(100))
     assert result.run.attempt == 2
     assert _files_of_attempt(first.rundir.uri, 1) == kept, "the first attempt wrote nothing more"
     assert first.rundir.end(1) is None
-    assert result.load().metrics["step"] == 59, "Ray's own index is that of the second attempt"
+    assert result.load().metrics["step"] == 99, "Ray's own index is that of the second attempt"
     mine = [entry["step"] for entry in trail.entries() if entry["pid"] != before]
     assert mine == sorted(set(mine)), "the second attempt was never disturbed"
     wait_until(lambda: nothing_left(first.rundir.uri, trail))

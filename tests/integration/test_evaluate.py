@@ -64,6 +64,7 @@ def spec(tmp_path: Path, rows: str, **fields: Any) -> EvaluateSpec:
     return EvaluateSpec(**{**defaults, **fields})
 
 
+@pytest.mark.slow
 def test_two_actors_count_exactly_with_slices_plots_and_a_verdict(cluster: LocalCluster, tmp_path: Path, rows: str) -> None:
     given = {
         "concurrency": 2,

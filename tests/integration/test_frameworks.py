@@ -186,7 +186,7 @@ def test_workers_that_train_alone_fail_with_what_to_change(
         execute(spec)
 
 
-@pytest.mark.parametrize("name", [pytest.param("xgboost", marks=pytest.mark.slow), "lightgbm"])
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm"])
 def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path, here: None) -> None:
     spec = example(name).SPEC
     run_config = RunConfig(name=name, storage_path=str(tmp_path))

@@ -249,6 +249,7 @@ print("METRICS", first.metrics)
     assert "METRICS {'epoch': 1, 'world': 1}" in done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_xgboost_is_declared_by_params_and_resumes(tmp_path: Path, cluster: LocalCluster) -> None:
     x = list(range(200))
     table = pa.table({"x": x, "y": [int(value >= 100) for value in x]})

@@ -14,6 +14,7 @@ def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The default storage."""
     (tmp_path / "runs").mkdir()
     monkeypatch.setenv("RAY_STORAGE", str(tmp_path / "runs"))
+    monkeypatch.delenv("COLUMNS", raising=False)  # Airflow sets it where it is imported
     monkeypatch.chdir(tmp_path)
     return str(tmp_path / "runs")
 
