@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.driver import takeover
+from plugin_core.driver.admission import admitted
 from plugin_core.driver.run_step import run_step
 from plugin_core.driver.shared_path import check_shared
 from plugin_core.driver.watchdog import Watch, signal_pipe
@@ -82,7 +83,8 @@ def run_attempt(
                 set_links=lambda links: setattr(watch, "links", links),
                 own_job=own_job,
             )
-            result = run_step(context)
+            with admitted(context) as context:
+                result = run_step(context)
             watch.look()
             _abort_uploads(rundir, attempt)  # left by killed workers
             warnings = [takeover.masked(warning) for warning in result.warnings]

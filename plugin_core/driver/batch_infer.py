@@ -35,7 +35,7 @@ def run(context: StepContext) -> BatchInferResult:
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
     dataset = datasets.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
     context.set_phase("predicting")
-    with pool(spec) as options:
+    with pool(spec, context.room) as options:
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
         if spec.output_columns is not None:
             predicted = predicted.select_columns(spec.output_columns)

@@ -35,8 +35,8 @@ def reserved(resources: dict[str, float], timeout_s: float | None) -> Iterator[A
         remove_placement_group(group)
 
 
-def no_resources(timeout_s: float | None, wanted: str) -> StepTimeoutError:
-    """Return the error for resources that never became available, with the free and total ones."""
+def no_resources(timeout_s: float | None, wanted: str, ahead: str = "") -> StepTimeoutError:
+    """Return the error for resources that never became available, with the free and total ones. `ahead`: who has them."""
     import ray
 
     have, free = ray.cluster_resources(), ray.available_resources()
@@ -44,8 +44,18 @@ def no_resources(timeout_s: float | None, wanted: str) -> StepTimeoutError:
     there = ", ".join(f"{free.get(name, 0.0):g} of {have[name]:g} {name}" for name in names)
     return StepTimeoutError(
         f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it needs {wanted or 'workers'};"
-        f" free: {there or 'none'}"
+        f" free: {there or 'none'}{ahead and f'; ahead: {ahead}'}"
     )
+
+
+def fitting(room: dict[str, float] | None, each: dict[str, float], low: int, high: int, beside: dict[str, float]) -> int:
+    """How many processes of `each` fit in the room (None: any number) beside `beside`: from `low` to `high`."""
+    fit = [
+        int((room.get(name, 0.0) - beside.get(name, 0.0)) / amount + 1e-6)
+        for name, amount in each.items()
+        if room is not None and amount
+    ]
+    return max(low, min([high, *fit]))
 
 
 def in_words(resources: dict[str, float]) -> str:

@@ -26,6 +26,8 @@ class StepContext:
     worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
     #: the process ends with the step, and its Ray job with it: Ray then frees all that the job holds
     own_job: bool = False
+    #: what the step may take of the cluster at most, beside others that run there (None: all)
+    room: dict[str, float] | None = None
 
     @property
     def run(self) -> RunRef:

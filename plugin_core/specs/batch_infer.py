@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from plugin_core.specs.common import DatasetConfig, Framework, Function, Place
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
 from plugin_core.specs.results import CheckpointRef
-from plugin_core.specs.step import Bundle, StepSpec, pool_bundles
+from plugin_core.specs.step import Bundle, StepSpec, in_sum, low_and_high, pool_bundles
 
 
 class BatchInferSpec(StepSpec):
@@ -44,7 +44,10 @@ class BatchInferSpec(StepSpec):
     num_gpus: Amount = 0.0
 
     def bundles(self) -> list[Bundle]:
-        return pool_bundles(self.concurrency, self.num_cpus, self.num_gpus)
+        return pool_bundles(low_and_high(self.concurrency)[0], self.num_cpus, self.num_gpus)
+
+    def at_most(self) -> dict[str, float]:
+        return in_sum(pool_bundles(low_and_high(self.concurrency)[1], self.num_cpus, self.num_gpus))
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:
         return {"key_column": [self.key_column]} if self.key_column is not None else {}

@@ -14,7 +14,7 @@ from plugin_core.specs.common import DatasetConfig, Framework, Function
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
 from plugin_core.specs.json_values import also
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
-from plugin_core.specs.step import READING, Bundle, StepSpec, pool_bundles
+from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum, low_and_high, pool_bundles
 
 
 class Threshold(Model):
@@ -79,9 +79,14 @@ class Evaluation(StepSpec):
 
     def bundles(self) -> list[Bundle]:
         if self.evaluate is None:
-            return pool_bundles(self.concurrency, self.num_cpus, self.num_gpus)
+            return pool_bundles(low_and_high(self.concurrency)[0], self.num_cpus, self.num_gpus)
         own = (1, {"CPU": self.num_cpus, "GPU": self.num_gpus})
         return [own, READING] if self.dataset else [own]
+
+    def at_most(self) -> dict[str, float]:
+        if self.evaluate is not None:
+            return self.need()
+        return in_sum(pool_bundles(low_and_high(self.concurrency)[1], self.num_cpus, self.num_gpus))
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:
         return {"label_column": [self.label_column], "slices": self.slices} if self.predictor is not None else {}

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, model_validator
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.fields import Flag, Text
 from plugin_core.specs.references import check_model_name
-from plugin_core.specs.step import Bundle, StepSpec, in_sum
+from plugin_core.specs.step import Bundle, StepSpec, in_sum, largest
 from plugin_core.specs.train import TrainSpec
 
 
@@ -46,6 +46,12 @@ class RetrainSpec(StepSpec):
     def bundles(self) -> list[Bundle]:
         # the parts run one after the other
         return max(self.train.bundles(), self.evaluate.bundles(), key=lambda bundles: in_sum(bundles).get("CPU", 0.0))
+
+    def need(self) -> dict[str, float]:
+        return largest(self.train.need(), self.evaluate.need())
+
+    def at_most(self) -> dict[str, float]:
+        return largest(self.train.at_most(), self.evaluate.at_most())
 
     @model_validator(mode="after")
     def _gate(self) -> Self:

@@ -17,16 +17,24 @@ Bundle = tuple[int, dict[str, float]]
 READING: Bundle = (1, {"CPU": 1.0})
 
 
-def pool_bundles(concurrency: int | tuple[int, int], num_cpus: float, num_gpus: float) -> list[Bundle]:
-    """The smallest pool of actors, and a task that reads for them."""
-    actors = concurrency[0] if isinstance(concurrency, tuple) else concurrency
+def pool_bundles(actors: int, num_cpus: float, num_gpus: float) -> list[Bundle]:
+    """A pool of actors, and a task that reads for them."""
     return [(actors, {"CPU": num_cpus, "GPU": num_gpus}), READING]
+
+
+def low_and_high(number: int | tuple[int, int]) -> tuple[int, int]:
+    return number if isinstance(number, tuple) else (number, number)
 
 
 def in_sum(bundles: list[Bundle]) -> dict[str, float]:
     """The total resources of these processes."""
     names = {name for _, bundle in bundles for name in bundle}
     return {name: sum(count * bundle.get(name, 0.0) for count, bundle in bundles) for name in names}
+
+
+def largest(*needs: dict[str, float]) -> dict[str, float]:
+    """What is enough for each of these, one after the other."""
+    return {name: max(need.get(name, 0.0) for need in needs) for name in sorted({name for need in needs for name in need})}
 
 
 class StepSpec(Model):
@@ -61,6 +69,14 @@ class StepSpec(Model):
     def bundles(self) -> list[Bundle]:
         """The minimum set of processes that must run at once."""
         raise NotImplementedError
+
+    def need(self) -> dict[str, float]:
+        """What the step must have together before it begins; see `driver/admission.py`."""
+        return in_sum(self.bundles())
+
+    def at_most(self) -> dict[str, float]:
+        """The most that it ever takes: more than `need` for a range of workers or actors."""
+        return self.need()
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:
         """The columns that the step needs from the dataset in `field`, by the spec fields that name them."""

@@ -11,7 +11,7 @@ from plugin_core.specs.common import DatasetConfig, Framework, Function, Scaling
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.results import CheckpointRef
-from plugin_core.specs.step import READING, Bundle, StepSpec
+from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
 
 
 class TorchConfig(Model):
@@ -65,7 +65,13 @@ class TrainSpec(StepSpec):
     resume_from: CheckpointRef | None = None
 
     def bundles(self) -> list[Bundle]:
-        workers = (self.scaling_config.worker_range[0], self.scaling_config.worker_resources())
+        return self._with_workers(self.scaling_config.worker_range[0])
+
+    def at_most(self) -> dict[str, float]:
+        return in_sum(self._with_workers(self.scaling_config.worker_range[1]))
+
+    def _with_workers(self, number: int) -> list[Bundle]:
+        workers = (number, self.scaling_config.worker_resources())
         return [workers, READING] if self.datasets else [workers]
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from plugin_core.specs import search_space
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
 from plugin_core.specs.json_values import TEXT, also
-from plugin_core.specs.step import Bundle, StepSpec
+from plugin_core.specs.step import Bundle, StepSpec, largest
 from plugin_core.specs.train import TrainSpec
 
 #: Ray Tune's schedulers and searchers, by the names that `create_scheduler` and `create_searcher` accept; "asha" is our
@@ -123,6 +123,12 @@ class TuneSpec(StepSpec):
 
     def bundles(self) -> list[Bundle]:
         return self.train.bundles()  # for one trial
+
+    def need(self) -> dict[str, float]:
+        # all concurrent trials: a search that resumes starts as many as it did before
+        trials = min(self.max_concurrent_trials or self.trials, self.trials)
+        ends = [self.trial_spec(chosen).at_most() for _, chosen in search_space.ends(self.param_space)]
+        return {name: trials * amount for name, amount in largest(self.train.at_most(), *ends).items()}
 
     @property
     def trials(self) -> int:

@@ -16,6 +16,7 @@ from plugin_core.clusters import handover
 from plugin_core.clusters.base import Cluster, LocalCluster
 from plugin_core.clusters.jobs_api import ApiError, JobsClient
 from plugin_core.clusters.secrets import RENEW_S
+from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.errors import (
     CLUSTER_ERRORS,
     REFUSED,
@@ -233,7 +234,8 @@ class Supervisor:
             # Ray passes the entrypoint to a shell
             words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
             handed = await self._hand_over(client, receipt, spec)
-            variables = {**JOB_VARIABLES, **allowed_here(), **handed}
+            growing = {AUTOSCALING: "1"} if self.cluster.autoscaling else {}
+            variables = {**JOB_VARIABLES, **growing, **allowed_here(), **handed}
             runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
             await client.submit(receipt.submission_id, shlex.join(words), await client.upload(runtime_env), metadata)
         except ClusterUnreachableError as exc:

@@ -10,8 +10,9 @@ ROOT = Path(__file__).parents[2]
 ROOM = ROOT / "plugin_core" / "ray_internals"
 NEEDED = {
     "ray._private.dict": {"flatten_dict"},
+    "ray._private.worker": {"WORKER_MODE", "global_worker"},
     "ray._raylet": {"GcsClient"},
-    "ray.experimental.internal_kv": {"_internal_kv_get"},
+    "ray.experimental.internal_kv": {"_internal_kv_get", "internal_kv_get_gcs_client"},
     "ray.train._internal": {"session"},
     "ray.train.v2._internal.callbacks": {"DatasetsCallback"},
     "ray.train.v2._internal.callbacks.placement_group_callback": {"PlacementGroupCleanerCallback"},

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.driver.resources import in_words, no_resources
+from plugin_core.driver.resources import fitting, in_words, no_resources
 from plugin_core.errors import UserCodeError
 from plugin_core.loops.preprocessors import load_preprocessor
+from plugin_core.specs.step import READING, low_and_high
 
 if TYPE_CHECKING:
     from plugin_core.specs import BatchInferSpec, Evaluation
@@ -54,8 +55,9 @@ def count(batch: dict[str, Any]) -> int:
 
 
 @contextmanager
-def pool(spec: Evaluation | BatchInferSpec) -> Iterator[dict[str, Any]]:
-    """Yield the options of `Dataset.map_batches` for a pool of these actors; consume the dataset within the context.
+def pool(spec: Evaluation | BatchInferSpec, room: dict[str, float] | None) -> Iterator[dict[str, Any]]:
+    """Yield the options of `Dataset.map_batches` for a pool of these actors, as many as fit in `room` (None: any number);
+    consume the dataset within the context.
 
     Raises StepTimeoutError if the actors get no resources within `limits.scheduling_timeout_s`.
     """
@@ -66,7 +68,8 @@ def pool(spec: Evaluation | BatchInferSpec) -> Iterator[dict[str, Any]]:
     limit = spec.limits.scheduling_timeout_s
     if limit is not None:
         ray.data.DataContext.get_current().wait_for_min_actors_s = limit
-    low, high = spec.concurrency if isinstance(spec.concurrency, tuple) else (spec.concurrency, spec.concurrency)
+    low, high = low_and_high(spec.concurrency)
+    high = fitting(room, {"CPU": spec.num_cpus, "GPU": spec.num_gpus}, low, high, READING[1])
     try:
         yield {
             "batch_size": spec.batch_size,

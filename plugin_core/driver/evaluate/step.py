@@ -106,7 +106,7 @@ def _by_function(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoin
 def _by_predictor(context: StepContext, spec: EvaluateSpec, checkpoint: CheckpointRef) -> _Evaluated:
     maker = tally_maker(spec, context.function("torchmetrics") if spec.torchmetrics else None)
     arguments = (context.function("predictor"), checkpoint, spec.config, maker, _columns(spec))
-    with pool(spec) as options:
+    with pool(spec, context.room) as options:
         counted = _dataset(context, spec).map_batches(PredictAndTally, fn_constructor_args=arguments, **options)
         tallies: dict[Slice, Both] = {}
         for row in counted.iter_rows():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core.driver import takeover
 from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.resources import fitting
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, worker_environment
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
@@ -25,6 +26,7 @@ from plugin_core.runs.history import History
 from plugin_core.runs.run_checkpoint import best_and_latest
 from plugin_core.specs import TrainSpec
 from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
+from plugin_core.specs.step import READING
 from plugin_core.storage.location import Location
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         train_loop=wrapped(loop) if loop else None,
         wrap=wrapped,
         train_loop_config=spec.train_loop_config,
-        scaling_config=_scaling_config(spec),
+        scaling_config=_scaling_config(spec, context.room),
         run_config=_run_config(spec, context, callbacks),
         datasets=datasets,
         dataset_config=_dataset_config(spec),
@@ -108,10 +110,14 @@ def _set_ray_defaults(spec: TrainSpec) -> None:
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
 
-def _scaling_config(spec: TrainSpec) -> Any:
+def _scaling_config(spec: TrainSpec, room: dict[str, float] | None) -> Any:
     from ray.train import ScalingConfig
 
-    return ScalingConfig(**spec.scaling_config.model_dump(exclude_none=True))
+    given, (low, high) = spec.scaling_config.model_dump(exclude_none=True), spec.scaling_config.worker_range
+    if low < high:
+        reading = READING[1] if spec.datasets else {}
+        given["num_workers"] = (low, fitting(room, spec.scaling_config.worker_resources(), low, high, reading))
+    return ScalingConfig(**given)
 
 
 def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> Any:

@@ -13,6 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.driver.fenced_filesystem import EXPERIMENT, fenced_filesystem
 from plugin_core.driver.train.step import result_so_far
 from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
@@ -69,7 +70,7 @@ def run(context: StepContext) -> TuneResult:
                 num_samples=spec.num_samples,
                 scheduler=make_scheduler(spec.scheduler),
                 search_alg=make_searcher(spec.search_alg),
-                max_concurrent_trials=spec.max_concurrent_trials or _fitting_trials(spec),
+                max_concurrent_trials=_concurrent_trials(spec),
             ),
             run_config=tune.RunConfig(
                 name=EXPERIMENT,
@@ -102,12 +103,16 @@ def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
     return time.monotonic() + spec.time_budget_s - spent
 
 
-def _fitting_trials(spec: TuneSpec) -> int:
-    """How many trials fit on the cluster at once, at least one."""
+def _concurrent_trials(spec: TuneSpec) -> int:
+    """How many trials run at once: as many as the spec says and as fit on the cluster, at least one. Of more, some would
+    hold what others wait for. A cluster that grows is left to grow."""
     import ray
 
+    if spec.max_concurrent_trials and os.environ.get(AUTOSCALING):
+        return spec.max_concurrent_trials
     have, wanted = ray.cluster_resources(), in_sum(spec.bundles())
-    return max(1, int(min(have.get(name, 0.0) // amount for name, amount in wanted.items() if amount)))
+    fit = max(1, int(min(have.get(name, 0.0) // amount for name, amount in wanted.items() if amount)))
+    return min(spec.max_concurrent_trials or fit, fit)
 
 
 def _collect(grid: Any, spec: TuneSpec, context: StepContext) -> TuneResult:

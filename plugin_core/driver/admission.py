@@ -1,0 +1,261 @@
+"""Admits steps to a cluster, so that none waits for what another holds while it holds what the other waits for.
+
+Each step takes a ticket, a note on the cluster's head that all jobs there can read, and waits until all tickets before its
+own are admitted and what it needs, its workers and what reads their data, is left by all that are. It then writes itself
+what it holds. Only the first of those who wait can do so, which takes no lock; first come, first served, so narrow steps do
+not starve a wide one. A ticket counts as long as Ray says that its job lives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Protocol
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from plugin_core.driver.resources import in_words, no_resources
+from plugin_core.errors import StepTimeoutError, StorageError
+from plugin_core.errors.plain_text import plain
+from plugin_core.runs.context import StepContext
+from plugin_core.storage.stored_files import parse
+
+#: Set in the jobs of a cluster to which nodes may be added later (`autoscaling`). Nobody is held back there: such a cluster
+#: grows by what waits for resources. The user says so, as for the check before the submit: Ray's head does not know of
+#: every autoscaler.
+AUTOSCALING = "RAYTRAIN_AUTOSCALING"
+#: Seconds between two looks at the tickets.
+LOOK_S = 1.0
+#: Characters of a run's name in a message, and runs in it.
+NAME_SHOWN, RUNS_SHOWN = 60, 5
+#: Resources are sums of fractions.
+_ROUNDING = 1e-6
+_NAME = re.compile(r"(\d{6,15})-([0-9a-f]{8})-[0-9a-f]{8}")
+
+logger = logging.getLogger("raytrain.driver")
+
+Resources = dict[str, float]
+
+
+class Note(TypedDict):
+    """A ticket's content. `held`: what the step may take, once it is admitted."""
+
+    run: str
+    need: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
+    held: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None
+
+
+class Board(Protocol):
+    """The notes of all jobs of a cluster: `ray_internals.board`."""
+
+    def read(self) -> dict[str, bytes]: ...
+    def write(self, name: str, data: bytes) -> None: ...
+    def remove(self, name: str) -> None: ...
+    def job(self) -> str: ...
+    def live_jobs(self) -> set[str]: ...
+    def in_worker(self) -> bool: ...
+    def total(self) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True, order=True)
+class Ticket:
+    """Tickets are in the order of their numbers, and of their names where two drew the same."""
+
+    number: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a look found: `room` is what the step may take (None: all) once it is `admitted`; else what it waits for."""
+
+    admitted: bool
+    room: Resources | None = None
+    waits_for: str = ""
+    ahead: str = ""
+
+
+class Place:
+    """A step's place among all that run on the cluster, or want to."""
+
+    def __init__(self, board: Board, run: str, need: Resources, at_most: Resources):
+        self._board = board
+        self._note: Note = {"run": run[:1000], "need": _positive(need), "held": None}
+        self._at_most = _positive(at_most)
+        self._ticket: Ticket | None = None
+        self._drawn = ""  # its name, from before it is on the board
+        self._damaged: set[str] = set()
+
+    def is_inside(self) -> bool:
+        """Whether this process works for a step that is admitted, so that what it starts is part of that step."""
+        job = self._board.job()
+        return self._board.in_worker() and any(_job(ticket) == job for ticket in self._others())
+
+    def look(self) -> Turn:
+        """Take a ticket, if there is none, and see whether it is this step's turn."""
+        others = self._others() if self._ticket else self._take()
+        ticket = self._ticket
+        assert ticket is not None
+        held = _sum(note["held"] for note in others.values() if note["held"])
+        total = self._board.total()
+        # a step that needs more than there is gets all of it: then Ray tells what is missing
+        need = {name: min(amount, total.get(name, 0.0)) for name, amount in self._note["need"].items()}
+        free = {name: amount - held.get(name, 0.0) for name, amount in total.items()}
+        waiting = any(each < ticket and note["held"] is None for each, note in others.items())
+        if waiting or any(amount and amount > free[name] + _ROUNDING for name, amount in need.items()):
+            ahead = {each: note for each, note in others.items() if each < ticket or note["held"] is not None}
+            runs = f"{len(ahead)} run{'s' if len(ahead) > 1 else ''} ahead"
+            return Turn(False, waits_for=f"{_counted(need)}; {runs}", ahead=_named(ahead, total))
+        room = free if held else None
+        takes = {name: min(amount, max(free.get(name, 0.0), need.get(name, 0.0))) for name, amount in self._at_most.items()}
+        note = {**self._note, "held": self._at_most if room is None else takes}
+        self._board.write(ticket.name, json.dumps(note).encode())
+        return Turn(True, room)
+
+    def leave(self) -> None:
+        if self._drawn:
+            self._board.remove(self._drawn)
+        self._drawn, self._ticket = "", None
+
+    # ---- how
+
+    def _take(self) -> dict[Ticket, Note]:
+        """Take a ticket behind all others; returns those. Whoever takes one at the same time sees this one, or is seen
+        here: then this one goes behind it."""
+        while True:
+            self.leave()  # one that did not stay, or of a look that was cut short
+            number = max((ticket.number for ticket in self._others()), default=0) + 1
+            self._drawn = f"{number:06d}-{self._board.job()}-{secrets.token_hex(4)}"
+            self._board.write(self._drawn, json.dumps(self._note).encode())
+            ticket, others = Ticket(number, self._drawn), self._others()
+            if all(other < ticket for other in others):
+                self._ticket = ticket
+                return others
+
+    def _others(self) -> dict[Ticket, Note]:
+        """The tickets of all others whose jobs live; removes those of the dead."""
+        notes = self._board.read()
+        live = self._board.live_jobs()  # after the notes, so that nobody who wrote one is missing
+        found = {}
+        for name, data in notes.items():
+            matched = None if name == self._drawn else _NAME.fullmatch(name)
+            if matched and matched[2] not in live:
+                self._board.remove(name)
+            elif matched and (note := self._read(name, data)):
+                found[Ticket(int(matched[1]), name)] = note
+        return found
+
+    def _read(self, name: str, data: bytes) -> Note | None:
+        try:
+            return parse(Note, data, f"the ticket {name}")
+        except StorageError as exc:
+            if name not in self._damaged:
+                self._damaged.add(name)
+                logger.warning("%s; it is not counted", exc.message)
+            return None
+
+
+@contextmanager
+def admitted(context: StepContext) -> Iterator[StepContext]:
+    """Wait until the cluster that this process is connected to has what the step needs; hold that until the step is over.
+
+    Yields the step's context with its `room`. Raises StepTimeoutError after `limits.scheduling_timeout_s`. A killed process
+    cannot give back what it holds: whoever looks next sees that its job is dead.
+    """
+    import ray
+
+    if os.environ.get(AUTOSCALING) or not ray.is_initialized():
+        yield context
+        return
+    from plugin_core.ray_internals import board, kv
+
+    place = Place(board, context.rundir.name, context.spec.need(), context.spec.at_most())
+    try:
+        yield replace(context, room=wait(place, context, kv.ERRORS))
+    finally:
+        try:
+            place.leave()
+        except kv.ERRORS as exc:
+            logger.warning("the head did not answer at the step's end (%s); its place is free when this process ends", exc)
+
+
+def wait(place: Place, context: StepContext, errors: tuple[type[Exception], ...]) -> Resources | None:
+    """Wait for the step's turn; returns its room. A head that does not answer (`errors`) is asked again."""
+    started, limit, said = time.monotonic(), context.spec.limits.scheduling_timeout_s, ""
+    while True:
+        try:
+            if not said and place.is_inside():
+                return context.room
+            turn = place.look()
+            why = turn.waits_for
+        except errors as exc:
+            turn, why = None, f"an answer of the cluster's head ({exc})"
+        if turn is not None and turn.admitted:
+            if said:
+                context.set_phase("starting")
+                logger.info("admitted after %.0f s", time.monotonic() - started)
+            return turn.room
+        if why != said:
+            said = why
+            context.set_phase(f"waiting for {why}")
+            logger.info("waiting for %s%s", why, f": {turn.ahead}" if turn else "")
+        left = LOOK_S if limit is None else started + limit - time.monotonic()
+        if left <= 0:
+            raise _too_late(context, limit, turn, why)
+        time.sleep(min(LOOK_S, left))
+
+
+def _too_late(context: StepContext, limit: float | None, turn: Turn | None, why: str) -> StepTimeoutError:
+    if turn is None:
+        return StepTimeoutError(
+            f"the step did not begin within limits.scheduling_timeout_s ({limit:g} s): it waits for {why}"
+        )
+    return no_resources(limit, in_words(_positive(context.spec.need())), turn.ahead)
+
+
+# ---- words and sums
+
+
+def _job(ticket: Ticket) -> str:
+    return ticket.name.split("-")[1]
+
+
+def _positive(resources: Mapping[str, float]) -> Resources:
+    return {name: amount for name, amount in resources.items() if amount > 0}
+
+
+def _sum(all_held: Iterable[Resources]) -> Resources:
+    total: Resources = {}
+    for held in all_held:
+        for name, amount in held.items():
+            total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def _counted(resources: Resources) -> str:
+    """`{"CPU": 3}` as "3 CPUs"."""
+    plurals = {"CPU": "CPUs", "GPU": "GPUs"}
+    shown = [
+        f"{amount:g} {plurals.get(name, name) if amount != 1 else name}" for name, amount in resources.items() if amount
+    ]
+    return ", ".join(shown) or "its turn"
+
+
+def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
+    """The runs ahead, and what each has or wants. Their names are what any job on the cluster may have written."""
+    words = []
+    for _, note in sorted(ahead.items(), key=lambda each: each[0]):
+        name = " ".join(plain(note["run"]).split())[:NAME_SHOWN]
+        amounts = note["need"] if note["held"] is None else note["held"]
+        known = {each: min(amount, total[each]) for each, amount in amounts.items() if each in total}
+        words.append(f"{name} ({'waits for' if note['held'] is None else 'has'} {_counted(known)})")
+    more = len(words) - RUNS_SHOWN
+    return ", ".join(words[:RUNS_SHOWN]) + (f" and {more} more" if more > 0 else "")
