@@ -1,12 +1,14 @@
 """Failures that are no accident: users' exceptions, resources that never come, a loop that always dies, nobody waiting."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from devtools.chaos import Running, Trail, drivers, nothing_left, spec_at, wait_until
-from plugin_core import FailureConfig, LocalCluster, ScalingConfig
+from plugin_core import FailureConfig, LocalCluster, RayCluster, ScalingConfig
+from plugin_core.clusters.local_head import Head
 from plugin_core.errors import InfrastructureError, StepTimeoutError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import CheckpointConfig
@@ -50,9 +52,11 @@ def test_a_loop_that_always_dies_uses_up_both_budgets(tmp_path: Path, trail: Tra
 
 
 @pytest.mark.slow
-def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
-    """They would fit on the empty cluster, but somebody else holds them."""
-    holding = Running(spec_at(tmp_path, trail.file, "holder", scaling_config=ONE, loop={"steps": 600}), cluster)
+def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, head: Head, cluster: LocalCluster) -> None:
+    """They would fit on the empty cluster, but somebody else holds them, who takes no turn: here a step that was told that
+    nodes come as they are needed."""
+    growing = RayCluster(head.address, head.token, python=sys.executable, autoscaling=True)
+    holding = Running(spec_at(tmp_path, trail.file, "holder", scaling_config=ONE, loop={"steps": 600}), growing)
     trail.wait_for(1)
     mine = Trail(tmp_path / "mine.jsonl")
     all_four = ScalingConfig(num_workers=4)
@@ -63,7 +67,7 @@ def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, clust
     assert "it needs 4 workers of 1 CPU each; free: 3 of 4 CPU" in error.message
     assert mine.steps() == []
     wait_until(lambda: nothing_left(running.rundir.uri, mine))
-    run_sync(Supervisor(holding.rundir, cluster).cancel())
+    run_sync(Supervisor(holding.rundir, growing).cancel())
     assert holding.error() is not None
 
 

@@ -10,14 +10,19 @@ from typing import Any
 
 import pytest
 
-from plugin_core import BatchInferSpec, EvaluateSpec, RetrainSpec, ScalingConfig, TrainSpec, TuneSpec
+from plugin_core import BatchInferSpec, EvaluateSpec, RetrainSpec, ScalingConfig, TrainSpec, TuneSpec, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.driver import admission, resources
 from plugin_core.driver.admission import Place, wait
 from plugin_core.driver.evaluate.predictor import pool
 from plugin_core.driver.resources import fitting
 from plugin_core.driver.train.step import _scaling_config
+from plugin_core.driver.tune.step import _concurrent_trials
 from plugin_core.errors import StepTimeoutError
+from plugin_core.runs.context import StepContext
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
+from tests.support.fake_steps import spec_at
 
 LOOP = "devtools.steps:counting_loop"
 CHECKPOINT = "/runs/a/checkpoint_1"
@@ -180,19 +185,34 @@ class TestOrder:
         assert head.notes == {}
         assert 0 < most[0] <= 4.0
 
-    def test_of_two_that_draw_at_the_same_time_one_goes_behind_the_other(self) -> None:
-        """The second writes its ticket between the first one's look at the board and its own write."""
+    def test_of_two_that_draw_at_the_same_time_only_one_begins(self) -> None:
+        """The first has looked at the board and is about to write its ticket. Meanwhile the second draws the same number,
+        sees nobody before it, and is about to note that it is admitted. The first must not begin before it either."""
         head = FakeHead()
         first, second = head.step("a", THREE), head.step("b", THREE)
-        begun = []
+        looked, go, begun = threading.Event(), threading.Event(), []
+        thread = threading.Thread(target=lambda: begun.append(second.begins()))
+        writes = 0
 
-        def overtake() -> None:
-            head.before_write = lambda: None
-            begun.append(second.begins())
+        def before_write() -> None:
+            nonlocal writes
+            if threading.current_thread() is not thread:
+                if not thread.ident:
+                    thread.start()
+                    assert looked.wait(30)
+                return
+            writes += 1
+            if writes == 2:
+                looked.set()
+                assert go.wait(30)
 
-        head.before_write = overtake
-        assert [first.begins(), *begun].count(True) == 1
-        assert len({name.split("-")[1] for name in head.notes}) == 2
+        head.before_write = before_write
+        begun.append(first.begins())
+        go.set()
+        thread.join(30)
+        assert begun == [False, True]
+        second.ends()
+        assert first.begins()
 
 
 class TestEnds:
@@ -449,6 +469,25 @@ class TestWaiting:
         assert head.notes == {}
 
 
+class TestOnAClusterThatGrows:
+    def test_its_jobs_are_told_so(self, tmp_path: Path) -> None:
+        for growing in (True, False):
+            with FakeCluster(autoscaling=growing) as cluster:
+                run(spec_at(tmp_path / str(growing)), cluster)
+                (environment,) = cluster.runtime_envs
+            assert (environment["env_vars"].get(admission.AUTOSCALING) == "1") is growing
+
+    @pytest.mark.parametrize(("wanted", "here", "growing"), [(None, 2, 2), (1, 1, 1), (5, 2, 5)])
+    def test_only_there_a_search_starts_more_trials_than_fit(
+        self, monkeypatch: pytest.MonkeyPatch, wanted: int | None, here: int, growing: int
+    ) -> None:
+        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 11.0, "GPU": 4.0})
+        spec = TuneSpec(train=TRAIN, param_space=SPACE, metric="f1", mode="max", max_concurrent_trials=wanted)
+        assert _concurrent_trials(spec) == here
+        monkeypatch.setenv(admission.AUTOSCALING, "1")
+        assert _concurrent_trials(spec) == growing
+
+
 class TestOfAnAttempt:
     def test_the_ticket_is_held_while_the_step_runs_and_given_back_however_it_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -459,7 +498,8 @@ class TestOfAnAttempt:
         for name in ("read", "write", "remove", "job", "live_jobs", "in_worker", "total"):
             monkeypatch.setattr(f"plugin_core.ray_internals.board.{name}", getattr(board, name))
         monkeypatch.setattr("ray.is_initialized", lambda: True)
-        context = _context(tmp_path)
+        spec = TrainSpec(train_loop_per_worker=LOOP)
+        context = StepContext(spec, RunDir.at(str(tmp_path / "run")), 1, {}, lambda phase: None)
         with admission.admitted(context) as admitted:
             assert admitted.room is None
             assert len(head.notes) == 1
@@ -474,14 +514,6 @@ class TestOfAnAttempt:
         monkeypatch.setenv(admission.AUTOSCALING, "1")
         with admission.admitted(context):
             assert len(head.notes) == 1, "nobody takes tickets where nodes come as they are needed"
-
-
-def _context(tmp_path: Path) -> Any:
-    from plugin_core.runs.context import StepContext
-    from plugin_core.runs.directory import RunDir
-
-    spec = TrainSpec(train_loop_per_worker=LOOP)
-    return StepContext(spec, RunDir.at(str(tmp_path / "run")), 1, {}, lambda phase: None)
 
 
 def test_the_error_of_ray_itself_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
