@@ -11,7 +11,7 @@ import pytest
 from devtools.chaos import Running, Trail, drivers, kill, nothing_left, spec_at, wait_until
 from plugin_core import LocalCluster, ScalingConfig, TrainSpec, arun
 from plugin_core.errors import InfrastructureError, StepCancelledError, StepTimeoutError
-from plugin_core.supervisor.supervisor import Event, cancel
+from plugin_core.supervisor.supervisor import Event, Supervisor, run_sync
 
 #: Two workers read their data: 3 CPUs, so of two such trainings one has to wait.
 WAITING = "waiting for 3 CPUs; "
@@ -115,7 +115,7 @@ def test_steps_that_end_while_they_wait_leave_nothing_behind(steps: Steps, clust
     last = waits("last")
     late, overdue = waits("late", scheduling_timeout_s=3.0), waits("overdue", timeout_s=60.0)
     kill(drivers(killed.rundir.uri)[0])
-    cancel(cancelled.rundir, cluster)
+    run_sync(Supervisor(cancelled.rundir, cluster).cancel())
     assert isinstance(killed.error(), InfrastructureError)
     assert isinstance(cancelled.error(), StepCancelledError)
     assert isinstance(overdue.error(), StepTimeoutError)

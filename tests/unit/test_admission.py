@@ -3,100 +3,24 @@
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from plugin_core import BatchInferSpec, EvaluateSpec, RetrainSpec, ScalingConfig, TrainSpec, TuneSpec, run
-from plugin_core.clusters.fake import FakeCluster
-from plugin_core.driver import admission, resources
+from plugin_core import ScalingConfig, TrainSpec
+from plugin_core.driver import admission
 from plugin_core.driver.admission import Place, wait
-from plugin_core.driver.evaluate.predictor import pool
-from plugin_core.driver.resources import fitting
-from plugin_core.driver.train.step import _scaling_config
-from plugin_core.driver.tune.step import _concurrent_trials
 from plugin_core.errors import StepTimeoutError
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
-from tests.support.fake_steps import spec_at
+from tests.support.fake_head import FakeBoard, FakeHead, FakeStep
 
 LOOP = "devtools.steps:counting_loop"
-CHECKPOINT = "/runs/a/checkpoint_1"
 #: two workers, and a CPU for Ray Data
 THREE = {"CPU": 3.0}
-
-
-class FakeHead:
-    """The notes of a cluster, and which of its jobs live."""
-
-    def __init__(self, **total: float):
-        self.notes: dict[str, bytes] = {}
-        self.total: dict[str, float] = total or {"CPU": 4.0}
-        self.alive: set[str] = set()
-        self.away = False
-        self.before_write: Callable[[], None] = lambda: None
-
-    def step(self, run: str, need: dict[str, float], at_most: dict[str, float] | None = None) -> "FakeStep":
-        job = f"{len(self.alive) + 1:08x}"
-        self.alive.add(job)
-        return FakeStep(self, run, job, need, at_most or need)
-
-
-class FakeBoard:
-    """What a process of one job sees of the head."""
-
-    def __init__(self, head: FakeHead, job: str, worker: bool = False):
-        self._head, self._job, self._worker = head, job, worker
-
-    def _answer(self) -> None:
-        if self._head.away:
-            raise OSError("the head is away")
-
-    def read(self) -> dict[str, bytes]:
-        self._answer()
-        return dict(self._head.notes)
-
-    def write(self, name: str, data: bytes) -> None:
-        self._answer()
-        self._head.before_write()
-        self._head.notes[name] = data
-
-    def remove(self, name: str) -> None:
-        self._answer()
-        self._head.notes.pop(name, None)
-
-    def job(self) -> str:
-        return self._job
-
-    def live_jobs(self) -> set[str]:
-        return set(self._head.alive)
-
-    def in_worker(self) -> bool:
-        return self._worker
-
-    def total(self) -> dict[str, float]:
-        return dict(self._head.total)
-
-
-class FakeStep:
-    """A step that wants to run on the fake head."""
-
-    def __init__(self, head: FakeHead, run: str, job: str, need: dict[str, float], at_most: dict[str, float]):
-        self.head, self.job = head, job
-        self.place = Place(FakeBoard(head, job), run, need, at_most)
-
-    def begins(self) -> bool:
-        return self.place.look().admitted
-
-    def ends(self) -> None:
-        self.place.leave()
-
-    def is_killed(self) -> None:
-        self.head.alive.remove(self.job)
 
 
 class FakeContext(SimpleNamespace):
@@ -307,92 +231,6 @@ class TestNotesOfOthers:
         assert "\n" not in turn.ahead
 
 
-class TestRoom:
-    def test_alone_a_range_may_grow_and_beside_others_it_keeps_to_what_is_left(self) -> None:
-        head = FakeHead(CPU=4.0)
-        first = head.step("a", {"CPU": 1.0}, {"CPU": 2.0})
-        turn = first.place.look()
-        assert (turn.admitted, turn.room) == (True, None)
-        turn = head.step("b", {"CPU": 1.0}, {"CPU": 8.0}).place.look()
-        assert (turn.admitted, turn.room) == (True, {"CPU": 2.0})
-        assert not head.step("c", {"CPU": 1.0}).begins(), "the second may take all that the first one left"
-
-    def test_what_a_range_may_grow_to_is_held_also_where_nodes_come_later(self) -> None:
-        head = FakeHead(CPU=2.0)
-        assert head.step("a", {"CPU": 1.0}, {"CPU": 4.0}).begins()
-        head.total = {"CPU": 4.0}
-        assert not head.step("b", {"CPU": 1.0}).begins()
-
-    def test_workers_and_actors_keep_to_the_room(self) -> None:
-        spec = TrainSpec(
-            train_loop_per_worker=LOOP, datasets={"train": "/x.csv"}, scaling_config=ScalingConfig(num_workers=(1, 8))
-        )
-        assert _scaling_config(spec, None).num_workers == (1, 8)
-        assert _scaling_config(spec, {"CPU": 4.0}).num_workers == (1, 3), "one is for Ray Data"
-        fixed = spec.model_copy(update={"scaling_config": ScalingConfig(num_workers=3)})
-        assert _scaling_config(fixed, {"CPU": 1.0}).num_workers == 3
-        infer = BatchInferSpec(predictor=LOOP, checkpoint=CHECKPOINT, dataset="/x.csv", concurrency=(1, 8))
-        with pool(infer, {"CPU": 4.0}) as options:
-            assert (options["compute"].min_size, options["compute"].max_size) == (1, 3)
-        with pool(infer, None) as options:
-            assert options["compute"].max_size == 8
-
-    def test_as_many_fit_as_each_of_their_resources_allows(self) -> None:
-        assert fitting({"CPU": 9.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 1.0}, 1, 8, {"CPU": 1.0}) == 2
-        assert fitting({"CPU": 0.3}, {"CPU": 0.1, "GPU": 0.0}, 1, 8, {}) == 3
-        assert fitting({}, {"CPU": 1.0}, 2, 8, {}) == 2, "never fewer than the step needs"
-
-
-SPACE = {"train_loop_config": {"lr": {"uniform": [0.1, 0.2]}}}
-TRAIN = {
-    "train_loop_per_worker": LOOP,
-    "datasets": {"train": "/x.csv"},
-    "scaling_config": {"num_workers": (2, 3), "resources_per_worker": {"CPU": 2.0, "GPU": 1.0}},
-}
-EVALUATE = {
-    "predictor": LOOP,
-    "task": "classification",
-    "dataset": "/x.csv",
-    "concurrency": (4, 6),
-    "must_beat": ["f1"],
-}
-
-
-class TestNeed:
-    def test_a_training_needs_its_fewest_workers_and_a_cpu_for_its_data(self) -> None:
-        spec = TrainSpec(**TRAIN)
-        assert (spec.need(), spec.at_most()) == ({"CPU": 5.0, "GPU": 2.0}, {"CPU": 7.0, "GPU": 3.0})
-        bare = spec.model_copy(update={"datasets": {}})
-        assert (bare.need(), bare.at_most()) == ({"CPU": 4.0, "GPU": 2.0}, {"CPU": 6.0, "GPU": 3.0})
-
-    def test_a_pool_needs_its_fewest_actors_and_a_cpu_for_its_data(self) -> None:
-        for spec in (
-            EvaluateSpec(**{**EVALUATE, "must_beat": {}}, checkpoint=CHECKPOINT),
-            BatchInferSpec(predictor=LOOP, checkpoint=CHECKPOINT, dataset="/x.csv", concurrency=(4, 6)),
-        ):
-            assert (spec.need()["CPU"], spec.at_most()["CPU"]) == (5.0, 7.0)
-
-    def test_an_evaluation_by_a_function_needs_its_process(self) -> None:
-        spec = EvaluateSpec(evaluate=LOOP, checkpoint=CHECKPOINT, num_cpus=2.0)
-        assert spec.need() == spec.at_most() == {"CPU": 2.0, "GPU": 0.0}
-
-    def test_a_search_needs_all_trials_that_run_at_once(self) -> None:
-        search = {"train": TRAIN, "param_space": SPACE, "metric": "f1", "mode": "max", "num_samples": 5}
-        assert TuneSpec(**search, max_concurrent_trials=2).need() == {"CPU": 14.0, "GPU": 6.0}
-        assert TuneSpec(**search, max_concurrent_trials=9).need() == {"CPU": 35.0, "GPU": 15.0}
-        assert TuneSpec(**search).at_most() == {"CPU": 35.0, "GPU": 15.0}
-
-    def test_a_search_over_the_number_of_workers_needs_room_for_the_most(self) -> None:
-        space = {"scaling_config": {"num_workers": {"choice": [1, 6]}}}
-        spec = TuneSpec(train=TRAIN, param_space=space, metric="f1", mode="max", max_concurrent_trials=1)
-        assert spec.need()["CPU"] == 13.0
-
-    def test_a_retraining_needs_what_the_larger_of_its_parts_needs(self) -> None:
-        evaluate = {**EVALUATE, "num_cpus": 3.0}
-        spec = RetrainSpec(model="m", train=TRAIN, evaluate=evaluate)
-        assert (spec.need(), spec.at_most()) == ({"CPU": 13.0, "GPU": 2.0}, {"CPU": 19.0, "GPU": 3.0})
-
-
 class TestWaiting:
     @pytest.fixture(autouse=True)
     def fast(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,25 +307,6 @@ class TestWaiting:
         assert head.notes == {}
 
 
-class TestOnAClusterThatGrows:
-    def test_its_jobs_are_told_so(self, tmp_path: Path) -> None:
-        for growing in (True, False):
-            with FakeCluster(autoscaling=growing) as cluster:
-                run(spec_at(tmp_path / str(growing)), cluster)
-                (environment,) = cluster.runtime_envs
-            assert (environment["env_vars"].get(admission.AUTOSCALING) == "1") is growing
-
-    @pytest.mark.parametrize(("wanted", "here", "growing"), [(None, 2, 2), (1, 1, 1), (5, 2, 5)])
-    def test_only_there_a_search_starts_more_trials_than_fit(
-        self, monkeypatch: pytest.MonkeyPatch, wanted: int | None, here: int, growing: int
-    ) -> None:
-        monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 11.0, "GPU": 4.0})
-        spec = TuneSpec(train=TRAIN, param_space=SPACE, metric="f1", mode="max", max_concurrent_trials=wanted)
-        assert _concurrent_trials(spec) == here
-        monkeypatch.setenv(admission.AUTOSCALING, "1")
-        assert _concurrent_trials(spec) == growing
-
-
 class TestOfAnAttempt:
     def test_the_ticket_is_held_while_the_step_runs_and_given_back_however_it_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -514,9 +333,3 @@ class TestOfAnAttempt:
         monkeypatch.setenv(admission.AUTOSCALING, "1")
         with admission.admitted(context):
             assert len(head.notes) == 1, "nobody takes tickets where nodes come as they are needed"
-
-
-def test_the_error_of_ray_itself_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 1.0})
-    assert resources.no_resources(6.0, "2 CPU").message.endswith("it needs 2 CPU; free: 1 of 4 CPU")
