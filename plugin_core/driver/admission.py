@@ -105,20 +105,18 @@ class Place:
         ticket = self._ticket
         assert ticket is not None
         held = _sum(note["held"] for note in others.values() if note["held"])
-        total = self._board.total()
-        # a step that needs more than there is gets all of it: then Ray tells what is missing
-        need = {name: min(amount, total.get(name, 0.0)) for name, amount in self._note["need"].items()}
+        total, need = self._board.total(), self._note["need"]
         free = {name: amount - held.get(name, 0.0) for name, amount in total.items()}
         waiting = any(each < ticket and note["held"] is None for each, note in others.items())
-        if waiting or any(amount and amount > free[name] + _ROUNDING for name, amount in need.items()):
+        # one that needs more than there is begins when nobody holds anything: then Ray tells what is missing
+        fits = not held or all(amount <= free.get(name, 0.0) + _ROUNDING for name, amount in need.items())
+        if waiting or not fits:
             ahead = {each: note for each, note in others.items() if each < ticket or note["held"] is not None}
             runs = f"{len(ahead)} run{'s' if len(ahead) > 1 else ''} ahead"
-            return Turn(False, waits_for=f"{_counted(need)}; {runs}", ahead=_named(ahead, total))
-        room = free if held else None
-        takes = {name: min(amount, max(free.get(name, 0.0), need.get(name, 0.0))) for name, amount in self._at_most.items()}
-        note = {**self._note, "held": self._at_most if room is None else takes}
-        self._board.write(ticket.name, json.dumps(note).encode())
-        return Turn(True, room)
+            return Turn(False, waits_for=f"{_counted(need, total)}; {runs}", ahead=_named(ahead, total))
+        takes = {name: min(amount, free.get(name, 0.0)) if held else amount for name, amount in self._at_most.items()}
+        self._board.write(ticket.name, json.dumps({**self._note, "held": _positive(takes)}).encode())
+        return Turn(True, free if held else None)
 
     def leave(self) -> None:
         if self._drawn:
@@ -240,13 +238,13 @@ def _sum(all_held: Iterable[Resources]) -> Resources:
     return total
 
 
-def _counted(resources: Resources) -> str:
-    """`{"CPU": 3}` as "3 CPUs"."""
+def _counted(resources: Resources, total: Resources) -> str:
+    """`{"CPU": 3}` as "3 CPUs", or all that there are if it is more than that."""
     plurals = {"CPU": "CPUs", "GPU": "GPUs"}
-    shown = [
-        f"{amount:g} {plurals.get(name, name) if amount != 1 else name}" for name, amount in resources.items() if amount
-    ]
-    return ", ".join(shown) or "its turn"
+    shown = [(min(amount, total.get(name) or amount), name) for name, amount in resources.items()]
+    return (
+        ", ".join(f"{amount:g} {name if amount == 1 else plurals.get(name, name)}" for amount, name in shown) or "its turn"
+    )
 
 
 def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
@@ -255,7 +253,7 @@ def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
     for _, note in sorted(ahead.items(), key=lambda each: each[0]):
         name = " ".join(plain(note["run"]).split())[:NAME_SHOWN]
         amounts = note["need"] if note["held"] is None else note["held"]
-        known = {each: min(amount, total[each]) for each, amount in amounts.items() if each in total}
-        words.append(f"{name} ({'waits for' if note['held'] is None else 'has'} {_counted(known)})")
+        known = {each: amount for each, amount in amounts.items() if each in total}
+        words.append(f"{name} ({'waits for' if note['held'] is None else 'has'} {_counted(known, total)})")
     more = len(words) - RUNS_SHOWN
     return ", ".join(words[:RUNS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -67,14 +67,22 @@ class TestOrder:
             "first (has 3 CPUs), second (waits for 2 CPUs, 1 GPU)",
         )
 
-    def test_a_step_that_needs_more_than_there_is_gets_its_turn_so_that_ray_says_what_is_missing(self) -> None:
+    def test_a_step_that_needs_more_than_there_is_begins_alone_so_that_ray_says_what_is_missing(self) -> None:
         head = FakeHead(CPU=2.0)
         small, large, other = head.step("a", {"CPU": 1.0}), head.step("b", {"CPU": 8.0}), head.step("c", {"GPU": 1.0})
         assert small.begins()
-        assert not large.begins()
+        assert large.place.look().waits_for == "2 CPUs; 1 run ahead", "all that there are"
         small.ends()
         assert large.begins()
-        assert other.begins(), "nobody holds what this cluster does not have"
+        assert other.place.look().waits_for == "1 GPU; 1 run ahead"
+        large.ends()
+        assert other.begins()
+
+    def test_a_lost_node_lets_nobody_in(self) -> None:
+        head = FakeHead(CPU=4.0)
+        assert head.step("a", THREE).begins()
+        head.total = {}
+        assert not head.step("b", THREE).begins()
 
     def test_fractions_add_up(self) -> None:
         head = FakeHead(CPU=0.3)
