@@ -1,19 +1,17 @@
-"""`raytrain run|cancel|logs`: commands that need a run's cluster."""
+"""`raytrain run|cancel`: commands that need a run's cluster."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from plugin_core.cli.clusters import Address, Token, cluster_at, with_client
+from plugin_core.cli.clusters import Address, Token, cluster_at
 from plugin_core.cli.output import Json, err, print_json
 from plugin_core.cli.places import RunArgument, Storage, open_run
-from plugin_core.errors import SpecError
-from plugin_core.errors.plain_text import plain
 
 
 def run(
@@ -48,30 +46,6 @@ def run(
         err.print(again, markup=False, soft_wrap=True)
         sys.exit(130)
     print(result.model_dump_json(indent=1))
-
-
-def logs(run: RunArgument, storage: Storage = None, address: Address = None, token: Token = None) -> None:
-    """Print the log of the run's latest job, if its cluster still has it."""
-    rundir = open_run(run, storage)
-    receipt = rundir.receipt(rundir.latest())
-    if receipt is None:
-        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a submitted run")
-    with_client(cluster_at(address, token), lambda client: _print_log(client, receipt.submission_id))
-
-
-async def _print_log(client: Any, submission_id: str) -> None:
-    from plugin_core.supervisor.job_log import Text
-
-    job = await client.job(submission_id)
-    if job is None or not job.node_id:
-        return
-    stream, text = await client.open_log(job), Text()
-    try:
-        while data := await stream.read():
-            print(plain(text.feed(data)), end="")
-        print(plain(text.feed(b"")))
-    finally:
-        stream.close()
 
 
 def cancel(

@@ -49,10 +49,12 @@ class Secrets:
 
     @functools.cached_property
     def masks(self) -> list[str]:
-        """The strings to mask, longest first: the variables' values, and each line and assigned value in the files."""
+        """The strings to mask, longest first: the variables' values, whole and by line, and each line and assigned value in
+        the files."""
         lines = [line for content in self.env_files.values() for line in content.splitlines()]
         parts = [part for line in lines for part in (line, line.partition("=")[2], line.partition(":")[2])]
-        values = {value.strip(" \t'\",") for value in [*self.env_vars.values(), *parts]}
+        parts += [part for value in self.env_vars.values() for part in (value, *value.splitlines())]
+        values = {value.strip(" \t'\",") for value in parts}
         return sorted((value for value in values if len(value) >= _MASKED_FROM), key=len, reverse=True)
 
     def install(self) -> None:

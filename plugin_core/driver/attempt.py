@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plugin_core.clusters.secrets import VARIABLE
-from plugin_core.driver import takeover
+from plugin_core.driver import log_keeper, takeover
 from plugin_core.driver.admission import admitted
 from plugin_core.driver.run_step import run_step
 from plugin_core.driver.shared_path import check_shared
@@ -44,6 +44,7 @@ from plugin_core.tracking.session import note_origin, stop_tracking
 
 logger = logging.getLogger("raytrain.driver")
 _temporary: list[Path] = []
+_log: log_keeper.LogKeeper | None = None
 
 
 def run_attempt(
@@ -153,6 +154,14 @@ def _jobs_own() -> dict[str, Any]:
 
 
 @atexit.register
+def _keep_log() -> None:
+    """Keep what the job's log has by now. At exit this comes after Ray's own handler, which prints what workers said last:
+    Ray was imported later."""
+    if _log is not None:
+        _log.flush()
+
+
+@atexit.register
 def _clean_up() -> None:
     for folder in _temporary:
         shutil.rmtree(folder, ignore_errors=True)
@@ -180,10 +189,12 @@ def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
     try:
         return _main(uri, attempt, nonce, code)
     finally:
+        _keep_log()  # some storages take no requests any more while the interpreter shuts down
         takeover.end()
 
 
 def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
+    global _log
     try:
         rundir = RunDir.at(uri)
         receipt = rundir.receipt(attempt)
@@ -198,11 +209,14 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         print(f"attempt {attempt} of {uri} belongs to another submission; stopping", file=sys.stderr)
         return FencedError.exit_code
 
+    _log = log_keeper.of_driver(rundir, attempt)
+
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
         # called in the watchdog thread, while the main thread may be deep inside Ray: end the process; Ray kills its actors
         print(f"stopping: {takeover.masked(error.message)}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
         stop_tracking(error)
+        _keep_log()
         takeover.end()
         _clean_up()  # os._exit runs no exit handlers
         os._exit(error.exit_code)

@@ -53,6 +53,8 @@ class Held:
 
 
 _held: Held | None = None
+#: The values handed over to this process, driver or worker.
+_masks: list[str] = []
 
 
 def take() -> None:
@@ -72,6 +74,7 @@ def take() -> None:
     if data is None:
         raise InfrastructureError(f"what was handed over to this job is gone; Ray keeps it for {KEPT_S} s at most")
     _held = Held(name, data)
+    _masks[:] = _held.secrets.masks
     _held.secrets.install()
 
 
@@ -83,9 +86,7 @@ def end() -> None:
 
 def masked(text: str) -> str:
     """`text` without the values that were handed over to this process."""
-    if _held is None:
-        return text
-    for value in _held.secrets.masks:
+    for value in _masks:
         text = text.replace(value, "…")
     return text
 
@@ -119,7 +120,9 @@ def in_worker() -> None:
     data = kv.get_in_worker(os.environ[VARIABLE])
     if data is None:
         raise InfrastructureError("what was handed over to this job is gone: its driver has ended")
-    Secrets.unpack(data).without(os.environ.get(KEPT, "").split(",")).install()
+    secrets = Secrets.unpack(data)
+    _masks[:] = secrets.masks
+    secrets.without(os.environ.get(KEPT, "").split(",")).install()
     if hook := os.environ.get(USERS_HOOK):
         module, _, name = hook.rpartition(".")
         getattr(importlib.import_module(module), name)()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
 from typing import Any
 
@@ -15,6 +17,9 @@ _BEYOND_ASCII = re.compile(
     rf"\x9b[0-?]*[ -/]*[@-~]?|[\x90\x98\x9d-\x9f]{_STRING}"
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+#: Colour codes, and the beginning of one at the end of a piece.
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_CUT_ANSI = re.compile(r"\x1b(\[[0-9;?]{0,20})?\Z")
 _ASCII_CONTROL = bytes(code for code in (*range(32), 127) if code not in b"\t\n")
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\n": " ", **{sign: f"\\{sign}" for sign in "\\`[]|*~"}})
 
@@ -43,3 +48,19 @@ def markdown_code(value: Any) -> str:
     """A value as inline Markdown code."""
     text = plain(str(value)).replace("`", "'").replace("\n", " ").replace("|", "\\|")
     return f"`{text}`"
+
+
+class Text:
+    """Decodes bytes, in pieces of any size, to text without colour codes and with plain line ends."""
+
+    def __init__(self) -> None:
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
+        self._held = ""
+
+    def feed(self, data: bytes) -> str:
+        """Decode the next piece; empty data marks the end."""
+        text = self._held + self._decoder.decode(data, final=not data)
+        cut = _CUT_ANSI.search(text, max(0, len(text) - 32)) if data else None
+        end = cut.start() if cut else len(text)
+        self._held, text = text[end:], text[:end]
+        return _ANSI.sub("", text) if "\x1b" in text else text

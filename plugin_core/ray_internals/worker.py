@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import ray.train
+from ray._private.worker import global_worker
 from ray.train._internal import session
 from ray.train.v2._internal.execution import train_fn_utils
 from ray.train.v2._internal.execution.context import get_train_context
@@ -58,3 +59,8 @@ class _TuneSession:
 def upload_checkpoint(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
     """Upload a local checkpoint to this worker's run directory, as Ray Train does."""
     return get_train_context().storage_context.persist_current_checkpoint(checkpoint, name)
+
+
+def output_files() -> list[str]:
+    """The files to which Ray sends what this worker process prints; none outside a worker."""
+    return [path for path in (global_worker.get_out_file_path(), global_worker.get_err_file_path()) if path]

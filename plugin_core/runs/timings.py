@@ -5,6 +5,8 @@
 BEAT_S = 2.0
 #: Seconds between two flushes of the journal.
 FLUSH_S = 1.0
+#: Seconds between two writes of a process's kept log; what it printed since the last one is lost with a SIGKILL.
+LOG_FLUSH_S = 10.0
 #: Seconds for which a check of the fence stays valid for writes to the attempt's own names.
 FENCE_CACHE_S = 1.0
 #: Seconds between two checks of the fence by Ray Train's controller, so that it stops by itself if its driver is frozen.

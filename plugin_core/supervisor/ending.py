@@ -24,13 +24,16 @@ async def see_off(
     rundir: RunDir, receipt: Receipt | None, cluster: Cluster, observer: Observer, follower: Follower
 ) -> None:
     """Show the rest of the journal and log of a run that is over, and wait until its process has exited. Returns at once
-    if the run was already over before this call. A state line says so if the log's end does not arrive in `LEAVE_S`."""
+    if the run was already over before this call. A log whose end does not arrive from the cluster in `LEAVE_S` is shown as
+    the run directory keeps it; if that has none, a state line says so."""
     threads = Threads.of(rundir.uri)
     if follower.follows:
         await follower.show_rest()
     if receipt is None and (follower.follows or observer.attempt):
         receipt = await threads(rundir.receipt, await threads(rundir.latest))
-    if receipt is not None and (missing := await _watch_out(receipt, cluster, observer, follower)):
+    if receipt is None or not (missing := await _watch_out(receipt, cluster, observer, follower)):
+        return
+    if not await follower.show_kept_log(receipt, missing):
         follower.tell(Event("state", f"the end of the log of {receipt.submission_id} may be missing: {missing}"))
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.errors.plain_text import plain
-from plugin_core.runs.directory import Position, RunDir
+from plugin_core.runs.directory import Position, Receipt, RunDir
 from plugin_core.runs.journal import JournalReader
 from plugin_core.storage.threads import Threads
-from plugin_core.supervisor.decide import Action, Do
-from plugin_core.supervisor.job_log import JobLog
+from plugin_core.supervisor.decide import Action, Do, Job
+from plugin_core.supervisor.job_log import JobLog, pieces
+from plugin_core.supervisor.kept_rest import rest_of
 from plugin_core.supervisor.observer import Look
 from plugin_core.supervisor.progress import Progress, Reading
 
@@ -125,6 +126,10 @@ class Follower:
                 await self.show_log(client, job, final=job.terminal)
             except CLUSTER_ERRORS:
                 return  # retried from the same position when the cluster answers
+        elif job is None and action.do in (Do.SUBMIT_NEXT, Do.FAIL) and look.seen.ours:
+            may_come_back = look.seen.job is Job.UNREACHABLE and look.seen.end is not None  # see `see_off`
+            if not may_come_back:
+                await self.show_kept_log(receipt, "its cluster can show no more of it")
 
     async def show_rest(self) -> None:
         """Show the journal to its end. It is on storage, so no cluster is needed."""
@@ -164,6 +169,27 @@ class Follower:
             if text := piece.rstrip("\n"):
                 self.tell(Event("log", text))
             await asyncio.sleep(0)
+
+    async def show_kept_log(self, receipt: Receipt, why: str) -> bool:
+        """Show the rest of a job's log from the run directory, as its cluster cannot; false if nothing is kept there."""
+        if self._listener is None:
+            return False
+        await self._take_up()
+        job = receipt.submission_id
+        kept = await rest_of(self._rundir, receipt.attempt, self._log_seen.get(job, 0))
+        if kept is None:
+            return False
+        if kept.text:
+            self.tell(Event("state", f"the rest of the log of {job} is from the run directory: {why}"))
+        for piece in pieces(kept.text):
+            if text := piece.rstrip("\n"):
+                self.tell(Event("log", text))
+            await asyncio.sleep(0)
+        self._log_seen[job] = kept.position
+        if self._log is not None:
+            self._log.close()
+            self._log = None  # if the cluster comes back, its log is read from there on
+        return True
 
 
 def _in_words(metrics: dict[str, Any]) -> str:

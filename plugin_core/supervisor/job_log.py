@@ -8,15 +8,13 @@ more than `SHOWN` new characters, the beginning and the end.
 
 from __future__ import annotations
 
-import codecs
-import io
-import re
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 from plugin_core.errors import CLUSTER_ERRORS
+from plugin_core.errors.plain_text import Text
 
 if TYPE_CHECKING:
     from plugin_core.clusters.jobs_api import JobInfo, JobsClient, LogStream
@@ -34,25 +32,6 @@ ANCHOR, WINDOW, LINES = 8 * 1024, 32 * 1024, 500
 PAUSE = 10.0
 #: Size of a piece shown at once; in between, control returns to the event loop that many runs share.
 PIECE_LINES, PIECE_CHARS = 100, 32 * 1024
-
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_CUT_ANSI = re.compile(r"\x1b(\[[0-9;?]{0,20})?\Z")
-
-
-class Text:
-    """Decodes bytes, in pieces of any size, to text without colour codes and with plain line ends."""
-
-    def __init__(self) -> None:
-        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-        self._held = ""
-
-    def feed(self, data: bytes) -> str:
-        """Decode the next piece; empty data marks the end."""
-        text = self._held + self._decoder.decode(data, final=not data)
-        cut = _CUT_ANSI.search(text, max(0, len(text) - 32)) if data else None
-        end = cut.start() if cut else len(text)
-        self._held, text = text[end:], text[:end]
-        return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 class JobLog:

@@ -8,11 +8,13 @@ import pytest
 
 from plugin_core import RunRef, TrainResult, run
 from plugin_core.clusters.fake import FakeCluster
-from plugin_core.errors import UserCodeError
+from plugin_core.errors import InfrastructureError, UserCodeError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor import timings
+from plugin_core.specs import Limits
+from plugin_core.supervisor import kept_rest, timings
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
+from tests.support.kept_logs import keep_text
 
 
 def test_the_listener_gets_log_reports_and_decisions(tmp_path: Path) -> None:
@@ -167,3 +169,93 @@ def test_an_existing_result_is_returned_without_querying_the_cluster(tmp_path: P
         cluster.answering = False
         run(spec_at(tmp_path), cluster, told.append)
     assert [event.text for event in told] == ["finished: the run has a result"]
+
+
+# ---- logs that the run directory keeps
+
+
+def log_lines(told: list[Event]) -> list[str]:
+    return [line for event in told if event.kind == "log" for line in event.text.splitlines()]
+
+
+def test_the_rest_of_a_log_is_shown_from_the_run_directory_if_its_cluster_is_gone_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that was shown live is repeated, and the line that says that the end may be missing is not needed."""
+    monkeypatch.setattr(timings, "LEAVE_S", 1.0)
+    told: list[Event] = []
+    with FakeCluster(plays=["hang"], log="live 1\nlive 2\n") as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            if event.kind == "log" and cluster.answering:
+                keep_text(rundir, "live 1\nlive 2\n\x1b[1mkept 3\x1b[0m\nkept 4")
+                rundir.write_result(TrainResult(run=RunRef(uri=rundir.uri, name="run", attempt=1)))
+                cluster.answering = False
+
+        assert run_sync(Supervisor(rundir, cluster, listener=hear).run()).run.attempt == 1
+    assert log_lines(told) == ["live 1", "live 2", "kept 3", "kept 4"]
+    states = [event.text for event in told if event.kind == "state"]
+    assert not any("may be missing" in text for text in states)
+    (said,) = [text for text in states if "from the run directory" in text]
+    assert "returned 500" in said
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_what_a_lost_cluster_cannot_show_is_shown_before_the_next_attempt_or_the_error(
+    tmp_path: Path, max_attempts: int
+) -> None:
+    told: list[Event] = []
+    with FakeCluster(plays=["hang", "succeed"], log="live\n") as cluster:
+        limits = Limits(heartbeat_ttl_s=0.2, max_attempts=max_attempts)
+        rundir = run_sync(prepare(spec_at(tmp_path, limits=limits), cluster))
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            if event.kind == "log" and cluster.session_name == "session_fake_1":
+                keep_text(rundir, "live\nits last words\n")
+                cluster.session_name, cluster.log = "session_fake_2", "the next one\n"
+                cluster.jobs.clear()
+
+        following = Supervisor(rundir, cluster, listener=hear)
+        if max_attempts == 2:
+            cluster.plays = ["succeed"] if cluster.jobs else cluster.plays
+            assert run_sync(following.run()).run.attempt == 2
+        else:
+            with pytest.raises(InfrastructureError):
+                run_sync(following.run())
+    assert log_lines(told)[:2] == ["live", "its last words"]
+    assert log_lines(told)[2:] == (["the next one"] if max_attempts == 2 else [])
+
+
+def test_a_reader_that_moves_gets_the_kept_rest_once(tmp_path: Path) -> None:
+    told: list[Event] = []
+    with FakeCluster(plays=["hang"], log="live\n") as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.2, max_attempts=1)), cluster))
+
+        def hear(event: Event) -> None:
+            told.append(event)
+            if event.kind == "log" and cluster.jobs:
+                keep_text(rundir, "live\nits last words\n")
+                cluster.session_name = "session_fake_2"
+                cluster.jobs.clear()
+
+        for _ in range(2):
+            with pytest.raises(InfrastructureError):
+                run_sync(Supervisor(rundir, cluster, since_attempt=0, listener=hear, reader="try 1").run())
+    assert log_lines(told) == ["live", "its last words"]
+
+
+def test_of_a_kept_log_that_is_too_long_the_end_is_shown_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_rest, "SHOWN", 100)
+    rundir = RunDir.at(str(tmp_path / "run"))
+    keep_text(rundir, "".join(f"line {number}\n" for number in range(100)))
+    rest = run_sync(kept_rest.rest_of(rundir, 1, 0))
+    assert rest is not None
+    assert rest.text.startswith("… 0.0 MB of the log not shown; `raytrain logs ")
+    assert rest.text.splitlines()[1:] == [f"line {number}" for number in range(88, 100)]
+    assert rest.position == 790
+    assert run_sync(kept_rest.rest_of(rundir, 2, 0)) is None

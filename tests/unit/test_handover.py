@@ -6,7 +6,6 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,7 +215,7 @@ def test_a_token_or_header_with_a_newline_is_reported_with_its_field(
 
 def test_the_driver_masks_what_was_handed_over_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = Secrets({"KEY": "hunter2", "SHORT": "1"}, {"FILE": "[default]\ntoken = hunter3 \nuser: 'hunter4'\n"})
-    monkeypatch.setattr(takeover, "_held", SimpleNamespace(secrets=secrets))
+    monkeypatch.setattr(takeover, "_masks", secrets.masks)
     try:
         raise ValueError("https://hunter2@host refuses token = hunter3, and hunter4; 1 left")
     except ValueError:

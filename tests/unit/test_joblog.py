@@ -9,8 +9,9 @@ from aiohttp import web
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.jobs_api import JobInfo
 from plugin_core.errors import ClusterUnreachableError
+from plugin_core.errors.plain_text import Text
 from plugin_core.supervisor import job_log
-from plugin_core.supervisor.job_log import PIECE_CHARS, PIECE_LINES, JobLog, Text, pieces
+from plugin_core.supervisor.job_log import PIECE_CHARS, PIECE_LINES, JobLog, pieces
 from plugin_core.supervisor.supervisor import run_sync
 
 JOB = JobInfo("job", "RUNNING", node_id="node")

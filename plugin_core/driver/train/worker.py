@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plugin_core.driver import log_keeper
 from plugin_core.driver.train.frameworks import world
 from plugin_core.driver.train.frameworks.seeds import set_seed
 from plugin_core.errors import SpecError
@@ -55,7 +56,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
         check_world = _WorldCheck(options.world_of)
-        artifacts = _install(options, check_world)
+        artifacts, log = _install(options, check_world)
         if options.seed is not None:
             set_seed(options.framework, options.seed)
         try:
@@ -70,7 +71,10 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
             setattr(exc, TRACEBACK, _users_traceback(exc))
             raise
         finally:
-            artifacts.end()
+            try:
+                artifacts.end()
+            finally:
+                log.close()
 
     return train_loop_per_worker
 
@@ -99,7 +103,7 @@ class _WorldCheck:
             self._framework = None
 
 
-def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifacts:
+def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[Artifacts, log_keeper.LogKeeper]:
     import ray.train
     from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
 
@@ -155,7 +159,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> Artifac
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
     worker.install(SafeTrainFnUtils())
-    return artifacts
+    return artifacts, log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
 
 
 def for_the_node(checkpoint: Any, run_uri: str) -> Any:

@@ -1,0 +1,99 @@
+"""The logs of a run's processes, kept in its directory so that they outlive the cluster.
+
+    .step/logs/ATTEMPT/driver/…        what the job's log has, what Ray forwards from the workers included   (driver)
+    .step/logs/ATTEMPT/rank-RRR/…      what each worker of a training printed                                (workers)
+
+A log is a row of segments, `PROCESS-POSITION.log`: when the process began to keep it, in milliseconds, so that a worker
+that was started again overwrites nothing, and where the segment begins, in characters. The last segment grows. Of a long
+log the beginning and the end are kept; what is missing in between shows in the positions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from plugin_core.runs.directory import RunDir
+from plugin_core.storage.location import Location
+
+DRIVER = "driver"
+#: Most characters of a segment.
+ROOM = 2 * 2**20
+_NAME = re.compile(r"(\d{13})-(\d{12})\.log")
+
+
+def rank_folder(rank: int) -> str:
+    return f"rank-{rank:03}"
+
+
+def log_folder(rundir: RunDir, attempt: int, whose: str = "") -> Location:
+    """The kept log of one process of an attempt: `DRIVER` or a `rank_folder`. "": the folder of them all."""
+    return rundir.step.child("logs", f"{attempt:03}", *([whose] if whose else []))
+
+
+def segment_name(process: int, position: int) -> str:
+    return f"{process:013}-{position:012}.log"
+
+
+class KeptLog:
+    """Reads a kept log from a position on; a log that grows is read further with each call. Blocking."""
+
+    def __init__(self, folder: Location, position: int = 0):
+        self._folder = folder
+        self._from = position
+        self._name = self._version = ""
+        self._read = 0
+        self._line_ended = True
+        self._ahead: deque[str] = deque()
+
+    @property
+    def position(self) -> int:
+        """How many characters of the latest process are before what comes next."""
+        return _place_of(self._name)[1] + self._read if self._name else 0
+
+    def read(self) -> str:
+        """The next text, at most a segment; "" if there is no more yet. Raises StorageError."""
+        if not self._ahead:
+            self._ahead = deque(self._segments())
+        while self._ahead:
+            name = self._ahead[0]
+            known = self._version if name == self._name else ""
+            data, version = self._folder.child(name).read_since(known, 4 * ROOM)
+            self._ahead.popleft()  # after the read, so that one that fails is repeated
+            if data is None:
+                continue
+            text = data.decode("utf-8", "replace")
+            note = "" if name == self._name else self._go_to(name)
+            new = text[self._read :]
+            self._read, self._version = max(self._read, len(text)), version
+            if note or new:
+                self._line_ended = (note + new).endswith("\n")
+                return note + new
+        return ""
+
+    def _segments(self) -> list[str]:
+        names = sorted(name for name in self._folder.names() if _NAME.fullmatch(name) and name >= self._name)
+        if self._from and not self._name:
+            before = [name for name in names if _place_of(name)[1] <= self._from and name[:13] == names[0][:13]]
+            return names[len(before) - 1 :] if before else names
+        return names
+
+    def _go_to(self, name: str) -> str:
+        """Begin a segment; returns a line about what is between it and the one before."""
+        process, begins = _place_of(name)
+        before = _place_of(self._name)[0] if self._name else process
+        ended = self.position if self._name else self._from
+        self._name, self._read = name, 0
+        if process != before:
+            note = "… started again\n"
+        elif begins <= ended:
+            self._read = ended - begins
+            return ""
+        else:
+            note = f"… {(begins - ended) / 1e6:.1f} MB of the log not kept\n"
+        return note if self._line_ended else f"\n{note}"
+
+
+def _place_of(name: str) -> tuple[int, int]:
+    process, position = name.removesuffix(".log").split("-")
+    return int(process), int(position)

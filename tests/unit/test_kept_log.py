@@ -1,0 +1,355 @@
+"""What a run's processes print is kept in its directory: bounded, by attempt and process, without secrets."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from plugin_core.driver import log_keeper, takeover
+from plugin_core.driver.log_keeper import LogKeeper
+from plugin_core.errors import StorageError
+from plugin_core.runs import kept_log, timings
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.kept_log import DRIVER, KeptLog, log_folder, rank_folder
+from plugin_core.storage.location import Location
+from tests.support.kept_logs import everything, folder_of, keep
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_keeper, "LOOK_S", 0.01)
+
+
+@pytest.fixture
+def rundir(tmp_path: Path) -> RunDir:
+    return RunDir.at(str(tmp_path / "run"))
+
+
+@pytest.fixture
+def printed(tmp_path: Path) -> Path:
+    """The file that Ray sends a process's output to."""
+    (tmp_path / "out").touch()
+    return tmp_path / "out"
+
+
+class Writes:
+    """Counts the requests that change a storage."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.asked: list[str] = []
+        self.seen = threading.Event()
+        for name in ("write", "delete", "read_since", "names", "is_file"):
+            monkeypatch.setattr(Location, name, self._counted(name, getattr(Location, name)))
+
+    def _counted(self, name: str, then):  # type: ignore[no-untyped-def]
+        def count(place, *args):  # type: ignore[no-untyped-def]
+            if "/logs/" in place.uri:
+                self.asked.append(name)
+                self.seen.set()
+            return then(place, *args)
+
+        return count
+
+
+def test_lines_are_kept_as_plain_text_and_an_incomplete_one_at_the_end(rundir: RunDir, printed: Path) -> None:
+    with keep(rundir, printed) as keeper:
+        printed.write_bytes(b"one\r\n\x1b[31mtwo\x1b[0m \xe2\x80\xa6 \xff\nthr")
+        keeper.flush()
+        with printed.open("ab") as file:
+            file.write(b"ee\nthe last, without its end")
+    assert everything(rundir) == "one\ntwo … \ufffd\nthree\nthe last, without its end"
+
+
+def test_output_of_a_rotated_file_and_of_the_one_after_it_is_kept(rundir: RunDir, printed: Path) -> None:
+    with keep(rundir, printed) as keeper:
+        printed.write_text("before\n")
+        keeper.flush()
+        with printed.open("a") as file:
+            file.write("just before\n")
+        printed.rename(printed.with_name("out.1"))
+        printed.write_text("after\n")
+        keeper.flush()
+    assert everything(rundir) == "before\njust before\nafter\n"
+
+
+def test_a_quiet_process_costs_no_request_and_a_chatty_one_a_write_in_ten_seconds(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = Writes(monkeypatch)
+    looked = threading.Event()
+    with keep(rundir, printed, mask=lambda text: looked.set() or text):
+        assert looked.wait(30)
+        assert writes.asked == []
+        with printed.open("a") as file:
+            file.write("a line\n")
+            file.flush()
+            assert writes.seen.wait(30)
+            for number in range(100):
+                looked.clear()
+                file.write(f"line {number}\n")
+                file.flush()
+                assert looked.wait(30)
+        assert writes.asked == ["write"]
+    assert writes.asked == ["write", "write"]
+    assert timings.LOG_FLUSH_S == 10
+
+
+def test_200_mb_stay_bounded_in_memory_and_on_storage_and_a_line_says_what_is_missing(tmp_path: Path) -> None:
+    code = """
+        import os, resource, sys
+        from pathlib import Path
+        from plugin_core.driver import log_keeper
+        from plugin_core.runs.directory import RunDir
+        rundir, out = RunDir.at(sys.argv[1]), sys.argv[2]
+        import pyarrow.fs
+        keeper = log_keeper.LogKeeper(log_keeper.log_folder(rundir, 1, "driver"), [out])
+        file = open(out, "w")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for million in range(200):
+            for number in range(10_000):
+                file.write(f"{million:06} {number:06} ".ljust(99, "x") + "\\n")
+            file.flush()
+            if million < 180:
+                keeper.flush()
+        keeper.close()
+        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "run"), str(tmp_path / "out")]
+    (tmp_path / "out").touch()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    assert int(done.stdout) < 50
+    rundir = RunDir.at(str(tmp_path / "run"))
+    sizes = [file.stat().st_size for file in Path(folder_of(rundir).path).iterdir()]
+    assert sum(sizes) <= log_keeper.KEPT + 2 * kept_log.ROOM
+    lines = everything(rundir).splitlines()
+    assert lines[0].startswith("000000 000000")
+    assert lines[-1].startswith("000199 009999")
+    gaps = [line for line in lines if "not kept" in line]
+    assert len(gaps) == 2  # beyond what is kept at all, and more at once than fits into memory
+    missing = sum(float(line.split()[1]) for line in gaps)
+    assert missing + sum(sizes) / 1e6 == pytest.approx(200, abs=0.2)
+    assert all(len(line) == 99 for line in lines if line not in gaps)
+
+
+def test_a_storage_that_fails_costs_one_warning_and_nothing_that_fits_into_memory(
+    rundir: RunDir, printed: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(rundir.location.path).mkdir()
+    (Path(rundir.location.path) / ".step").write_text("a file stands where the folder is to be")
+    with caplog.at_level(logging.WARNING), keep(rundir, printed) as keeper:
+        for number in range(3):
+            with printed.open("a") as file:
+                file.write(f"line {number}\n")
+            keeper.flush()
+        (Path(rundir.location.path) / ".step").unlink()
+    assert everything(rundir) == "line 0\nline 1\nline 2\n"
+    (record,) = caplog.records
+    assert "the kept log may be incomplete" in record.message
+
+
+def test_a_file_that_cannot_be_read_costs_one_warning(
+    rundir: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), keep(rundir, tmp_path / "nowhere") as keeper:
+        keeper.flush()
+    (record,) = caplog.records
+    assert "No such file" in record.message
+
+
+def test_two_attempts_and_two_ranks_are_kept_apart(rundir: RunDir, printed: Path, tmp_path: Path) -> None:
+    for attempt in (1, 2):
+        for rank in (0, 1):
+            printed.write_text(f"attempt {attempt} rank {rank}\n")
+            with keep(rundir, printed, attempt, rank_folder(rank)):
+                pass
+    assert everything(rundir, 1, rank_folder(1)) == "attempt 1 rank 1\n"
+    assert everything(rundir, 2, rank_folder(0)) == "attempt 2 rank 0\n"
+
+
+def test_a_worker_that_is_started_again_overwrites_nothing(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second, text in enumerate(["killed while it wri", "resumed\n"]):
+        monkeypatch.setattr(log_keeper.time, "time_ns", lambda second=second: (10**9 + second) * 10**9)
+        printed.write_text(text)
+        with keep(rundir, printed, 1, rank_folder(0)):
+            pass
+    assert everything(rundir, 1, rank_folder(0)) == "killed while it wri\n… started again\nresumed\n"
+
+
+def test_the_worker_files_lines_for_rays_own_reader_are_left_out(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plugin_core.ray_internals import worker
+
+    printed.write_text(":job_id:01000000\n:actor_name:RayTrainWorker\nepoch 1\n")
+    monkeypatch.setattr(worker, "output_files", lambda: [str(printed)])
+    keeper = log_keeper.of_worker(rundir.uri, 1, 3)
+    keeper.close()
+    assert everything(rundir, 1, "rank-003") == "epoch 1\n"
+
+
+def test_secrets_handed_over_are_masked_whatever_the_pieces(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plugin_core.clusters.secrets import Secrets
+
+    secrets = Secrets(env_vars={"TOKEN": "s3cr3t-token", "PEM": "-----BEGIN-----\nfirstline\nsecondline"})
+    monkeypatch.setattr(takeover, "_masks", secrets.masks)
+    with keep(rundir, printed, mask=takeover.masked) as keeper, printed.open("a") as file:
+        for text in ("my s3cr3t", "-token\nand firstline\n", "and secondline\n"):
+            file.write(text)
+            file.flush()
+            keeper_looked(keeper)
+    kept = b"".join(file.read_bytes() for file in Path(folder_of(rundir).path).iterdir()).decode()
+    assert kept == "my …\nand …\nand …\n"
+
+
+def keeper_looked(keeper: LogKeeper) -> None:
+    """Wait for a look that is not the last one."""
+    looked = threading.Event()
+    before = keeper._look
+
+    def look(*args: object, **kwargs: object) -> None:
+        before(*args, **kwargs)  # type: ignore[arg-type]
+        looked.set()
+
+    keeper._look = look  # type: ignore[method-assign]
+    assert looked.wait(30)
+    keeper._look = before  # type: ignore[method-assign]
+
+
+# ---- reading
+
+
+def test_a_reader_gets_each_character_once_while_the_log_grows(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_keeper, "SEGMENT", 50)
+    reader, got, wrote = KeptLog(folder_of(rundir)), "", ""
+    with keep(rundir, printed) as keeper:
+        assert reader.read() == ""
+        for number in range(30):
+            with printed.open("a") as file:
+                file.write(f"line {number}\n")
+            wrote += f"line {number}\n"
+            keeper.flush()
+            while text := reader.read():
+                got += text
+            assert got == wrote
+            assert reader.position == len(wrote)
+    assert len(list(Path(folder_of(rundir).path).iterdir())) > 3
+
+
+@pytest.mark.parametrize("position", [0, 7, 57, 58, 199, 200, 300])
+def test_a_reader_begins_at_a_position(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    monkeypatch.setattr(log_keeper, "SEGMENT", 50)
+    text = "".join(f"line {number:04}\n" for number in range(20))
+    with keep(rundir, printed) as keeper:
+        for begin in range(0, 200, 10):
+            with printed.open("a") as file:
+                file.write(text[begin : begin + 10])
+            keeper.flush()
+    assert everything(rundir, position=position) == text[position:]
+
+
+def test_a_segment_that_is_dropped_while_it_is_read_shows_as_missing(rundir: RunDir) -> None:
+    folder = folder_of(rundir)
+    folder.child("0000000000001-000000000000.log").write(b"a\n" * 50)
+    reader = KeptLog(folder)
+    assert reader.read() == "a\n" * 50
+    folder.child("0000000000001-000000000000.log").delete()
+    folder.child("0000000000001-000000200100.log").write(b"the end\n")
+    assert reader.read() == "… 0.2 MB of the log not kept\nthe end\n"
+
+
+def test_what_a_killed_write_left_and_bytes_that_are_no_text_do_no_harm(rundir: RunDir) -> None:
+    folder = folder_of(rundir)
+    folder.child("0000000000001-000000000000.log").write(b"good\n\xff\xfe\n")
+    folder.child("0000000000001-000000000007.log.4711.tmp").write(b"half wri")
+    assert everything(rundir) == "good\n\ufffd\ufffd\n"
+
+
+def test_an_oversized_segment_is_refused(rundir: RunDir) -> None:
+    folder_of(rundir).child("0000000000001-000000000000.log").write(b"x" * (4 * kept_log.ROOM + 1))
+    with pytest.raises(StorageError):
+        everything(rundir)
+
+
+# ---- the driver's process
+
+
+DRIVER_PROCESS = """
+    import os, signal, subprocess, sys, time
+    from plugin_core.driver import attempt as driver
+    from plugin_core.driver import log_keeper
+
+    def step(context):
+        print("printed by the step", flush=True)
+        os.write(1, b"written below Python\\n")
+        subprocess.run(["echo", "printed by a child"])
+        WHAT
+        print("buffered by Python, and the last")
+
+    driver.run_step = step
+    driver._connect_job = lambda runtime_env: None
+    driver.check_shared = lambda rundir: None
+    driver.leave(driver.main(*sys.argv[1:2], 1, *sys.argv[2:]))
+"""
+
+
+def driver_process(tmp_path: Path, what: str) -> tuple[int, RunDir]:
+    from plugin_core.runs.code import digest
+    from tests.support.fake_steps import spec_at
+
+    rundir = RunDir.of(spec := spec_at(tmp_path))
+    rundir.write_spec(spec)
+    receipt = rundir.claim(1, "address", "incarnation")
+    assert receipt is not None
+    code = textwrap.dedent(DRIVER_PROCESS).replace("WHAT", what)
+    command = [sys.executable, "-c", code, rundir.uri, receipt.nonce, digest(rundir)]
+    with (tmp_path / "job-driver.log").open("w") as file:
+        file.write("what the job's supervisor wrote\n")
+        file.flush()
+        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=300, check=False)
+    return done.returncode, rundir
+
+
+def test_a_driver_that_fails_keeps_all_that_its_job_printed(tmp_path: Path) -> None:
+    code, rundir = driver_process(tmp_path, "raise ValueError('no such column')")
+    assert code == 10
+    kept = everything(rundir)
+    assert kept == (tmp_path / "job-driver.log").read_text()
+    assert kept.startswith("what the job's supervisor wrote\n")
+    for line in ("printed by the step", "written below Python", "printed by a child", "no such column"):
+        assert line in kept
+
+
+def test_a_driver_that_is_terminated_keeps_all_that_its_job_printed(tmp_path: Path) -> None:
+    code, rundir = driver_process(tmp_path, "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)")
+    assert code != 0
+    kept = everything(rundir)
+    assert "printed by a child" in kept
+    assert "stopping: the driver was told to stop (SIGTERM)" in kept
+
+
+def test_what_is_printed_while_the_driver_exits_is_kept(tmp_path: Path) -> None:
+    """So does Ray, when it passes on what the workers said last."""
+    what = "import atexit; atexit.register(print, 'said at the exit'); raise ValueError"
+    _, rundir = driver_process(tmp_path, what)
+    assert everything(rundir).splitlines()[-1] == "said at the exit"
+
+
+def test_a_driver_whose_output_goes_to_a_pipe_keeps_nothing(rundir: RunDir) -> None:
+    code = "from plugin_core.driver import log_keeper; print(log_keeper._file_behind(1), log_keeper._file_behind(99))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout == " \n"
+    LogKeeper(log_folder(rundir, 1, DRIVER), []).close()
+    assert not os.path.exists(folder_of(rundir).path)
