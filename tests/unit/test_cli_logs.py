@@ -48,7 +48,7 @@ def test_a_log_survives_its_cluster_and_a_line_says_where_it_is_from(storage: st
     keep_text(write_run(storage, "digits"), "\x1b]0;title\x07one\nthe last")
     code, out, err = raytrain("logs", "digits", *GONE)
     assert (code, out) == (0, "one\nthe last")
-    assert "the log of attempt 1, as the run directory keeps it: cluster: http://127.0.0.1:1" in err
+    assert "the log of attempt 1, as the run directory keeps it: cluster: got http://127.0.0.1:1" in err
 
 
 def test_the_log_of_another_cluster_than_the_embedded_one_is_not_asked_for_there(
@@ -83,7 +83,7 @@ def test_an_attempt_and_a_rank_can_be_chosen(storage: str, raytrain: Raytrain) -
         (("--attempt", "3"), "attempt: got 3; expected one of 1"),
         (("--rank", "2"), "rank: got 2; expected, for attempt 1 of"),
         (("--rank", "2"), "one of 0"),
-        (GONE, "which keeps no log of attempt 1; cluster: http://127.0.0.1:1"),
+        (GONE, "which keeps no log of attempt 1; cluster: got http://127.0.0.1:1"),
     ],
 )
 def test_what_is_not_there_is_refused_in_a_sentence(
