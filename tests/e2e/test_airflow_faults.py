@@ -258,7 +258,13 @@ def test_dag_test_runs_the_whole_task_without_scheduler_or_triggerer(scenario: M
     """`airflow dags test`, which is `dag.test()`: it defers and runs the trigger itself."""
     it = scenario("deferred")
     it.go()
-    said = it.airflow.command("dags", "test", "deferred", "--conf", json.dumps({"folder": str(it.folder)}))
+    for role in ("scheduler", "triggerer"):  # they would run the same task from the same database
+        it.airflow.kill(role)
+    try:
+        said = it.airflow.command("dags", "test", "deferred", "--conf", json.dumps({"folder": str(it.folder)}))
+    finally:
+        for role in ("scheduler", "triggerer"):
+            it.airflow.start(role)
     assert "state:success" in said or "state=success" in said, said[-3000:]
     assert it.trail.steps() == list(range(STEPS))
     assert "report 6: step=5" in said
