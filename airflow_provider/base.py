@@ -29,8 +29,8 @@ from airflow_provider.common import (
     over,
     request_of,
     task_state,
-    teller,
     without_triggerer,
+    writer,
 )
 from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
 from airflow_provider.links import RayJobLink, RayTrackingLink
@@ -138,12 +138,10 @@ class RayStepOperator(BaseOperator):
         ti = context["ti"]
         with as_airflow_errors():
             place = RayJobsHook(self.ray_conn_id).get_place()
-            # when deferred, the trigger shows everything from the start
-            listener = teller(self.log, "state") if self.deferrable else teller(self.log)
-            rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), listener))
-            self.log.info("Run %s", rundir.uri)
+            log = writer(self.log)
+            rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), log))
             self._remember(context, rundir)
-            supervisor = Supervisor(rundir, place.cluster, listener=listener, metadata=metadata(ti))
+            supervisor = Supervisor(rundir, place.cluster, log=log, metadata=metadata(ti))
             result = run_sync(supervisor.submit())
             if result is None:
                 self._push_link(ti, rundir, place)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import urllib.request
+from datetime import UTC, datetime
 from typing import Any
 
-from plugin_core.engine import Event, Listener, RayTrainWorkflowsError
+from plugin_core.engine import Line, Log, RayTrainWorkflowsError
 
 #: States in which nobody waits for the run any more. In all others (deferred, queued, running, restarting, or none just
 #: after a clear) the task will continue it.
@@ -16,22 +17,24 @@ DETAILS_CHARS = 16_000
 #: The key of the run's URI in a task's state store.
 RUN_KEY = "ray_run"
 HEALTH_TIMEOUT_S = 3.0
+#: More lines than this of a job's log are folded in the UI, under the worst of them.
+FOLDED = 5
 
 
-def teller(log: Any, *kinds: str) -> Listener:
-    """Return a listener that writes a run's events to the task's log: all, or those of the given kinds."""
+def writer(log: Any) -> Log:
+    """Return a function that writes a run's lines to the task's log, each with the time of what happened."""
 
-    def tell(event: Event) -> None:
-        if kinds and event.kind not in kinds:
-            return
-        lines = event.text.splitlines()
-        if event.kind == "log":
-            # folded in the UI, with the last line as its title
-            lines = [f"::group::Ray job's log, {len(lines)} lines … {lines[-1][:100]}", *lines, "::endgroup::"]
-        for line in lines:
-            log.info("%s", line)
+    def write(line: Line) -> None:
+        texts = [line.text]
+        if len(line.lines) > FOLDED:
+            texts = [f"::group::{line.text}", *line.lines, "::endgroup::"]
+        elif line.lines:
+            texts = list(line.lines)
+        when = datetime.fromtimestamp(line.time, UTC).isoformat()
+        for text in texts:
+            log.log(line.level, "%s", text, timestamp=when)  # structlog keeps a time that is given
 
-    return tell
+    return write
 
 
 def metadata(ti: Any) -> dict[str, str]:

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider.arguments import check_arguments
 from airflow_provider.base import RayStepOperator, as_airflow_errors, as_reference
-from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec, promote
+from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec, promote, promoted
 
 
 class RayTrainOperator(RayStepOperator):
@@ -290,7 +290,8 @@ class PromoteModelOperator(BaseOperator):
             )
         if version.kept:
             self.log.warning("%s", version.kept)
-        self.log.info("%s of %s is version %d: %s", self.alias, self.name, version.version, version.checkpoint)
+        else:
+            self.log.info("%s", promoted(version, self.alias))
         return version.to_json()
 
 

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from airflow_provider.common import error_payload, metadata, over, task_state, teller
+from airflow_provider.common import error_payload, metadata, over, task_state, writer
 from airflow_provider.hooks import RayJobsHook
 from plugin_core.engine import RayTrainWorkflowsError, RunDir, Supervisor, acancel
 
@@ -44,7 +44,7 @@ class RayStepTrigger(BaseTrigger):
                 RunDir.at(self.run_uri),
                 await RayJobsHook(self.ray_conn_id).aget_cluster(),
                 since_attempt=self.since_attempt,
-                listener=teller(self.log),
+                log=writer(self.log),
                 metadata=metadata(self.task_instance),
                 # another triggerer continues the task's log where this one stopped
                 reader=str(getattr(self.task_instance, "id", "") or ""),

@@ -18,7 +18,7 @@ from dagster._core.errors import DagsterExecutionInterruptedError
 
 from plugin_core.engine import (
     Cluster,
-    Event,
+    Line,
     LocalCluster,
     RayTrainWorkflowsError,
     RunDir,
@@ -60,11 +60,9 @@ def _follow(context: AssetExecutionContext, spec: StepSpec, cluster: Cluster) ->
     # a re-execution is the same request; materializing a finished step again begins the next generation of its run
     request = context.run.tags.get(ROOT_RUN, context.run_id)
     try:
-        rundir = run_sync(prepare(spec, cluster, request, _teller(context.log)))
-        context.log.info("run directory: %s", rundir.uri)
-        result = run_sync(
-            Supervisor(rundir, cluster, listener=_teller(context.log), metadata={"dagster": context.run_id}).run()
-        )
+        rundir = run_sync(prepare(spec, cluster, request, _writer(context.log)))
+        log = _writer(context.log)
+        result = run_sync(Supervisor(rundir, cluster, log=log, metadata={"dagster": context.run_id}).run())
     except DagsterExecutionInterruptedError:
         # Dagster terminates the run; a process that is killed never comes here, and its job goes on
         context.log.info("%s", cancel(newest_run(spec), cluster))
@@ -84,11 +82,12 @@ def _named(context: AssetExecutionContext, spec: StepSpec) -> StepSpec:
     return spec.with_name(run_name(*parts) if len(parts) > 1 else parts[0])
 
 
-def _teller(log: logging.Logger) -> Any:
-    def tell(event: Event) -> None:
-        log.debug("%s", event.text) if event.kind == "log" else log.info("%s", event.text)
+def _writer(log: logging.Logger) -> Any:
+    def write(line: Line) -> None:
+        for text in line.lines or [line.text]:
+            log.log(line.level, "%s", text)
 
-    return tell
+    return write
 
 
 def _metadata(result: StepResult) -> dict[str, Any]:

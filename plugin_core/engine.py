@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from plugin_core.specs import TuneSpec as TuneSpec
     from plugin_core.specs import as_spec as as_spec
     from plugin_core.specs.fields import check_size as check_size
+    from plugin_core.specs.outcomes import promoted as promoted
     from plugin_core.specs.parts import spec_datasets as spec_datasets
     from plugin_core.specs.references import safe_link as safe_link
     from plugin_core.specs.results import BatchInferResult as BatchInferResult
@@ -60,8 +61,9 @@ if TYPE_CHECKING:
     from plugin_core.storage.threads import in_own_loop as in_own_loop
     from plugin_core.storage.threads import in_thread as in_thread
     from plugin_core.storage.threads import run_sync as run_sync
-    from plugin_core.supervisor.follower import Event as Event
-    from plugin_core.supervisor.follower import Listener as Listener
+    from plugin_core.supervisor.events import Event as Event
+    from plugin_core.supervisor.events import Line as Line
+    from plugin_core.supervisor.events import Log as Log
     from plugin_core.supervisor.generations import newest_run as newest_run
     from plugin_core.supervisor.progress import Reading as Reading
     from plugin_core.supervisor.report import markdown_report as markdown_report
@@ -88,12 +90,13 @@ _PUBLIC = {
     "runs.spec_record": "fields_fingerprint fingerprint make_record",
     "specs": "BatchInferSpec EvaluateSpec RetrainSpec StepSpec TrainSpec TuneSpec as_spec",
     "specs.fields": "check_size",
+    "specs.outcomes": "promoted",
     "specs.parts": "spec_datasets",
     "specs.references": "safe_link",
     "specs.results": "StepResult BatchInferResult EvaluationResult RetrainResult TrainResult TuneResult",
     "specs.tracking": "Tracker",
     "storage.threads": "Threads in_background in_own_loop in_thread run_sync",
-    "supervisor.follower": "Event Listener",
+    "supervisor.events": "Event Line Log",
     "supervisor.generations": "newest_run",
     "supervisor.progress": "Reading",
     "supervisor.report": "markdown_report metric_rows",

@@ -21,7 +21,7 @@ from prefect.utilities.urls import url_for
 
 from plugin_core.engine import (
     Cluster,
-    Event,
+    Line,
     LocalCluster,
     RayTrainWorkflowsError,
     RunDir,
@@ -133,8 +133,7 @@ class Step:
         spec = self._spec = await in_thread(named, self._given, self._key, call)
         # from here on an interrupt has something to cancel
         self._rundir = await Threads.of(RunDir.of(spec).uri)(newest_run, spec)
-        self._rundir = await prepare(spec, self.cluster, call.root or None, self._tell, current=self._rundir)
-        self.logger.info("run directory: %s", self._rundir.uri)
+        self._rundir = await prepare(spec, self.cluster, call.root or None, self._write, current=self._rundir)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
         board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)
         # before the submit, so that Prefect hooks can find the run (`hooks`)
@@ -142,18 +141,23 @@ class Step:
         self._supervisor = Supervisor(
             self._rundir,
             self.cluster,
-            listener=self._tell,
+            listener=board.note,
+            log=self._write,
             metadata=_metadata(call),
             reader=f"prefect-{call.root}",
             wanted=self._wanted,
         )
         return self._supervisor, board, call
 
-    def _tell(self, event: Event) -> None:
-        if self._board is not None:
-            self._board.note(event)
-        for line in event.text.splitlines():
-            self.logger.info(line)
+    def _write(self, line: Line) -> None:
+        """Write a line to the task run's log, with the time of what happened."""
+        _, options = self.logger.process("", {})  # Prefect's adapter: the ids of the run go with each line
+        logger = self.logger.logger
+        for text in line.lines or [line.text]:
+            record = logger.makeRecord(logger.name, line.level, "", 0, "%s", (text,), None, extra=options.get("extra"))
+            record.created = line.time
+            if logger.isEnabledFor(line.level):
+                logger.handle(record)
 
     async def _accompany(self, supervisor: Supervisor, board: Board, call: Call) -> None:
         """Concurrently with the loop: watch for a cancel in Prefect, and publish progress there."""

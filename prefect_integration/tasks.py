@@ -184,6 +184,8 @@ def promote(
     version = engine.promote(result, name, alias, registry=registry, dataset=dataset, force=force, allow_older=allow_older)
     if version.kept:
         get_run_logger().warning(version.kept)
+    else:
+        get_run_logger().info("%s", engine.promoted(version, alias))
     return version
 
 

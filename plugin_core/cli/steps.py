@@ -26,20 +26,13 @@ def run(
     its result. Ctrl-C detaches; the run goes on."""
     from plugin_core.runs.directory import RunDir, run_name
     from plugin_core.specs import load_spec
-    from plugin_core.supervisor.supervisor import Event
     from plugin_core.supervisor.supervisor import run as run_spec
 
     spec = load_spec(spec_file)
     spec = spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage)
 
-    def show(event: Event) -> None:
-        if event.kind == "log":
-            err.print(event.text, style="dim", markup=False, soft_wrap=True)
-        else:
-            err.print(f"• {event.text}", markup=False, soft_wrap=True)
-
     try:
-        result = run_spec(spec, cluster_at(address, token), None if quiet else show)
+        result = run_spec(spec, cluster_at(address, token), progress=not quiet)
     except KeyboardInterrupt:
         uri = RunDir.of(spec).uri
         again = f"detached; the run continues. Run this again to reattach; `raytrain cancel {shlex.quote(uri)}` stops it"

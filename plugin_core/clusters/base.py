@@ -40,6 +40,11 @@ class Cluster(Protocol):
         """Equal for two heads that cannot be alive at once: the second one implies that the first is gone."""
         ...
 
+    @property
+    def title(self) -> str:
+        """What a person calls it, after "on" or "starting"."""
+        ...
+
     def of_run(self, uri: str) -> Cluster:
         """The cluster for this run, if each run has its own."""
         ...
@@ -112,6 +117,10 @@ class RayCluster(Standing):
         token = os.environ.get("RAY_AUTH_TOKEN") if self.token is None else self.token
         return JobsClient(self.address, token, self.headers, self.verify)
 
+    @property
+    def title(self) -> str:
+        return f"the cluster at {self.identity}"
+
     def driver_command(self) -> list[str]:
         return [self.python, "-m", "plugin_core.driver"]
 
@@ -144,6 +153,10 @@ class LocalCluster(Standing):
         from plugin_core.clusters import local_head
 
         return local_head.identity()
+
+    @property
+    def title(self) -> str:
+        return "a local Ray head"
 
     async def connect(self) -> JobsClient:
         from plugin_core.clusters import local_head

@@ -71,6 +71,10 @@ class FakeCluster(Standing):
     def identity(self) -> str:
         return "fake"
 
+    @property
+    def title(self) -> str:
+        return "a fake cluster"
+
     def driver_command(self) -> list[str]:
         return ["fake-driver"]
 

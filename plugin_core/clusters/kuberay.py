@@ -121,6 +121,10 @@ class KubeRayCluster:
     def identity(self) -> str:
         return f"kuberay {self.context or ''}/{self.namespace}/{self.name}"
 
+    @property
+    def title(self) -> str:
+        return f"a KubeRay cluster, {self.name} in namespace {self.namespace}"
+
     def driver_command(self) -> list[str]:
         return [self.python, "-m", "plugin_core.driver"]
 

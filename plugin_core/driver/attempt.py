@@ -42,6 +42,9 @@ from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.tracking.session import note_origin, stop_tracking
 
+#: The line before the error in the job's log; an engine's log, which has the error, leaves out the rest.
+ENDED_WITH = "the attempt ended with:"
+
 logger = logging.getLogger("raytrain.driver")
 _temporary: list[Path] = []
 _log: log_keeper.LogKeeper | None = None
@@ -80,7 +83,7 @@ def run_attempt(
                 rundir=rundir,
                 attempt=attempt,
                 payload=rundir.read_payload(),
-                set_phase=lambda phase: setattr(watch, "phase", phase),
+                set_phase=watch.enter,
                 set_links=lambda links: setattr(watch, "links", links),
                 own_job=own_job,
             )
@@ -224,7 +227,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
     try:
         result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
     except RayTrainWorkflowsError as exc:
-        print(takeover.masked(exc.details), file=sys.stderr)
+        print(ENDED_WITH, takeover.masked(exc.details), sep="\n", file=sys.stderr)
         print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
         return exc.exit_code
     print(f"result: {result.reference().model_dump_json()}")

@@ -20,9 +20,12 @@ from plugin_core.errors import (
     StorageError,
 )
 from plugin_core.runs import timings
-from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.runs.directory import Heartbeat, Phase, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs import Limits
+
+#: Most phases of an attempt that are recorded: few are expected.
+PHASES = 200
 
 logger = logging.getLogger("raytrain.driver")
 
@@ -59,6 +62,8 @@ class Watch:
         self._wake, self._closing = os.pipe()
         self._watched = [self._wake] if signals is None else [self._wake, signals]
         self.phase = "starting"
+        self._phases: list[Phase] = []
+        self._phases_shown = 0
         self.links: dict[str, str] = {}
         self._links_shown: dict[str, str] = {}
         self._thread = threading.Thread(target=self._loop, daemon=True, name="watch")
@@ -76,6 +81,12 @@ class Watch:
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase. People see the first `PHASES` of an attempt in its log, the current one in its status."""
+        if phase != self.phase and len(self._phases) < PHASES:
+            self._phases.append(Phase(time.time(), phase))
+        self.phase = phase
 
     def look(self) -> None:
         """Raise if this attempt must stop."""
@@ -106,6 +117,9 @@ class Watch:
                     raise Terminated("the driver was told to stop (SIGTERM)")
                 self._counter += 1
                 self._rundir.beat(self._attempt, Heartbeat(self._counter, self.phase, round(self.elapsed_s, 1)))
+                if len(phases := list(self._phases)) != self._phases_shown:
+                    self._rundir.show_phases(self._attempt, phases)
+                    self._phases_shown = len(phases)
                 if (links := self.links) != self._links_shown:
                     self._rundir.show_links(self._attempt, links)
                     self._links_shown = links

@@ -4,6 +4,7 @@
     NNN.end.json              how it ended, and why                        (driver; create if absent)
     NNN.beat.json             heartbeat: a counter and the phase           (driver)
     NNN.links.json            links to its tracking runs                   (driver)
+    NNN.phases.json           its phases so far, and when each began       (driver)
     NNN.cancel.json           cancels attempts up to NNN                   (orchestrators, create if absent)
     NNN.cancel-ID.json        cancels the whole run; NNN was the newest attempt   (orchestrators, create if absent)
     interest.json             a counter: somebody still waits              (orchestrators)
@@ -17,6 +18,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge
+from pydantic import StringConstraints
 
 from plugin_core.specs.references import safe_link
 from plugin_core.storage.location import numbered
@@ -24,6 +29,9 @@ from plugin_core.storage.location import numbered
 FOLDER = "attempts"
 INTEREST = "interest.json"
 _CANCEL = re.compile(r"(\d+)\.cancel(?:-([0-9a-f]+))?\.json")
+#: A journal segment's name, and a number of its lines (for a log: characters).
+Segment = Annotated[str, StringConstraints(pattern=r"^\d{1,9}-\d{1,9}\.jsonl$")]
+Lines = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,24 @@ class Heartbeat:
     counter: int
     phase: str
     elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase that the driver entered at `time` (seconds since the epoch, by its clock)."""
+
+    time: float
+    phase: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """A read position: lines of the journal's last segment, by its name; characters of each job's log, by the job; phases
+    of each attempt's driver, by its number."""
+
+    journal: dict[Segment, Lines] = field(default_factory=dict)
+    logs: dict[str, Lines] = field(default_factory=dict)
+    phases: dict[str, Lines] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

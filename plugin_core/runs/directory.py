@@ -20,17 +20,16 @@ import hashlib
 import json
 import platform
 import secrets
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, TypeVar
-
-from annotated_types import Ge
-from pydantic import StringConstraints
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 from plugin_core.errors import REFUSED, PayloadError, SpecChangedError, SpecError, StorageError
 from plugin_core.runs.attempts import FOLDER, INTEREST, Attempts, OldIntent, file_name
 from plugin_core.runs.attempts import AttemptEnd as AttemptEnd
 from plugin_core.runs.attempts import Heartbeat as Heartbeat
 from plugin_core.runs.attempts import Intent as Intent
+from plugin_core.runs.attempts import Phase as Phase
+from plugin_core.runs.attempts import Position as Position
 from plugin_core.runs.attempts import Receipt as Receipt
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.names import run_name as run_name
@@ -49,9 +48,6 @@ CHILDREN = "_children"
 CODE = ("spec.json", "payload.pkl", "code.zip")
 #: The most bytes of a record that an orchestrator reads. Our records, including results with slices, are far smaller.
 RECORD_BYTES = 64 * 2**20
-#: A journal segment's name, and a number of its lines (for a log: characters).
-Segment = Annotated[str, StringConstraints(pattern=r"^\d{1,9}-\d{1,9}\.jsonl$")]
-Lines = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True)
@@ -60,14 +56,6 @@ class Request:
 
     asked: str = ""
     delivered: str = ""
-
-
-@dataclass(frozen=True)
-class Position:
-    """A read position: lines of the journal's last segment, by its name; characters of each job's log, by the job."""
-
-    journal: dict[Segment, Lines] = field(default_factory=dict)
-    logs: dict[str, Lines] = field(default_factory=dict)
 
 
 class RunDir:
@@ -310,6 +298,14 @@ class RunDir:
 
     def links(self, attempt: int) -> dict[str, str]:
         return self._read_as(dict[str, str], f"{FOLDER}/{file_name(attempt, 'links')}") or {}
+
+    def show_phases(self, attempt: int, phases: list[Phase]) -> None:
+        """Record the phases that the attempt's driver entered."""
+        data = json.dumps([asdict(phase) for phase in phases]).encode()
+        self._attempts.child(file_name(attempt, "phases")).write(data)
+
+    def phases(self, attempt: int) -> list[Phase]:
+        return self._read_as(list[Phase], f"{FOLDER}/{file_name(attempt, 'phases')}") or []
 
     def write_result(self, result: StepResult) -> StepResult:
         """Write the result if absent; returns the stored one, which may be another attempt's."""

@@ -137,13 +137,14 @@ class StepResult(_Reference):
 
 
 class TrainResult(StepResult):
-    """`metrics`: the run's last report. `checkpoint`: the latest one. `best_checkpoint`: the best by the spec's score.
-    `dataset`: the fingerprint of its datasets (see `dataset_fingerprint`). `artifacts`: the folder of the workers' files
-    (see `artifacts`)."""
+    """`metrics`: the run's last report. `checkpoint`: the latest one. `best_checkpoint`: the best by the spec's score,
+    `best_score`: that score. `dataset`: the fingerprint of its datasets (see `dataset_fingerprint`). `artifacts`: the
+    folder of the workers' files (see `artifacts`)."""
 
     kind: Literal["train"] = "train"
     checkpoint: CheckpointRef | None = None
     best_checkpoint: CheckpointRef | None = None
+    best_score: float | None = None
     reports: int = 0
     dataset: str | None = None
     artifacts: str | None = None

@@ -10,11 +10,13 @@ package of your own, installed on orchestrator and cluster, names the module tha
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
+from plugin_core.specs import outcomes
 from plugin_core.specs.batch_infer import BatchInferSpec
 from plugin_core.specs.common import REFERENCE
 from plugin_core.specs.evaluate import EvaluateSpec
@@ -42,13 +44,15 @@ class StepKind:
     `spec`, `result`: models whose `kind` has the same default. The spec defines what a step needs: functions and datasets
     by the types of its fields, processes by `bundles`. `run`: "module:function", which takes a `StepContext` and returns
     the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers get its metrics
-    from the journal; else from the result. Raises TypeError if the declaration is incomplete.
+    from the journal; else from the result. `words`: takes the spec and a result and returns the lines that tell a person
+    how the step ended. Raises TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]
     result: type[StepResult]
     run: str
     reports: bool = False
+    words: Callable[[Any, Any], list[str]] = outcomes.any_step
 
     def __post_init__(self) -> None:
         names = [
@@ -95,8 +99,8 @@ def step_kind(name: Any) -> StepKind:
     return _KINDS[name]
 
 
-declare(StepKind(TrainSpec, TrainResult, "plugin_core.driver.train.step:run", reports=True))
-declare(StepKind(TuneSpec, TuneResult, "plugin_core.driver.tune.step:run", reports=True))
-declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run"))
-declare(StepKind(BatchInferSpec, BatchInferResult, "plugin_core.driver.batch_infer:run"))
-declare(StepKind(RetrainSpec, RetrainResult, "plugin_core.driver.retrain:run", reports=True))
+declare(StepKind(TrainSpec, TrainResult, "plugin_core.driver.train.step:run", reports=True, words=outcomes.train))
+declare(StepKind(TuneSpec, TuneResult, "plugin_core.driver.tune.step:run", reports=True, words=outcomes.tune))
+declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run", words=outcomes.evaluate))
+declare(StepKind(BatchInferSpec, BatchInferResult, "plugin_core.driver.batch_infer:run", words=outcomes.batch_infer))
+declare(StepKind(RetrainSpec, RetrainResult, "plugin_core.driver.retrain:run", reports=True, words=outcomes.retrain))

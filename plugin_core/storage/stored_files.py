@@ -32,7 +32,8 @@ class Record(TypedDict):
 
 
 class Line(TypedDict, total=False):
-    """A journal line: a report or a phase."""
+    """A journal line: a report or a phase. A phase may say how many workers started on how many hosts, or why workers
+    restart: which failure of how many allowed, and what they resume `from`."""
 
     attempt: int
     time: float
@@ -42,6 +43,11 @@ class Line(TypedDict, total=False):
     metrics: dict[str, Any]
     checkpoint: str | None
     ranks: list[Any]
+    workers: int
+    hosts: int
+    why: str
+    failure: int
+    most: int
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 

@@ -96,7 +96,7 @@ def decide(seen: Observed) -> Action:
     if seen.attempt == 0:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")
-        return Action(Do.SUBMIT_NEXT, "nothing has run yet")
+        return Action(Do.SUBMIT_NEXT, "")
     if seen.end is not None:
         return _ended(seen, seen.end)
     if seen.job in LIVE:

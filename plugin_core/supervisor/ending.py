@@ -14,7 +14,8 @@ from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.runs.directory import Receipt, RunDir
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor import timings
-from plugin_core.supervisor.follower import Event, Follower
+from plugin_core.supervisor.events import Event
+from plugin_core.supervisor.follower import Follower
 from plugin_core.supervisor.observer import Observer
 
 POLL_S = 0.5

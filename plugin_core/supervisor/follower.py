@@ -1,61 +1,55 @@
-"""Shows a run's progress to an engine: decisions, journal entries, the job's log."""
+"""Shows a run's progress to an engine: decisions, phases, journal entries, the job's log."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.errors.plain_text import plain
-from plugin_core.runs.directory import Position, Receipt, RunDir
+from plugin_core.runs.directory import Phase, Position, Receipt, RunDir
 from plugin_core.runs.journal import JournalReader
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.decide import Action, Do, Job
+from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.job_log import JobLog, pieces
 from plugin_core.supervisor.kept_rest import rest_of
 from plugin_core.supervisor.observer import Look
-from plugin_core.supervisor.progress import Progress, Reading
+from plugin_core.supervisor.progress import Progress
+from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
 
 #: Yield to the event loop, which many runs share, after this many lines.
 LINES_AT_ONCE = 100
 #: Seconds between two saves of a reader's position; after a kill, output from up to this long ago may be repeated.
 KEEP_S = 15.0
+#: A journal's time beyond this (in the year 2096) is nonsense.
+LATEST = 4e9
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something an engine can show. Kinds: "state" (a decision), "phase" and "report" (journal entry in `data`; a report
-    also has its progress `reading`), "link" (the run's page at a tracker; `data` maps tracker to URL) and "log" (lines of
-    the job's log)."""
-
-    kind: str
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
-    reading: Reading = field(default_factory=Reading)
-
-
-Listener = Callable[[Event], None]
-
-
 class Follower:
-    """Tells a listener what is new since the last call. Log and journal are read from a saved position, so a broken
-    connection loses and repeats no line. The log's content, or its end, never counts as evidence of the job's state.
+    """Tells a listener what is new since the last call, and a log the same as lines. Log and journal are read from a saved
+    position, so a broken connection loses and repeats no line. The log's content, or its end, never counts as evidence of
+    the job's state.
 
     `reader`: an id under which the position is saved in the run directory, for a listener whose process may change (a task
     that moves to another triggerer): the next process continues from there.
     """
 
-    def __init__(self, rundir: RunDir, listener: Listener | None, reader: str = ""):
-        self._listener = listener
+    def __init__(self, rundir: RunDir, listener: Listener | None, log: Log | None = None, reader: str = ""):
+        story = Story(log) if log is not None else None
+        self._story = story
+        self._listeners = [told for told in (listener, story) if told is not None]
         self._rundir = rundir
         self._threads = Threads.of(rundir.uri)
+        #: false: only decisions and the outcome
+        self.shows_progress = True
         self._reader = reader
         self._kept: Position | None = None
         self._keep_due = 0.0
@@ -64,22 +58,27 @@ class Follower:
         self._said = ""
         self._follows = bool(reader)
         self._linked: set[str] = set()
+        self._phases: dict[str, int] = {}
+        self._driver: tuple[int, list[Phase]] = (0, [])
         self._log_seen: dict[str, int] = {}
         self._log: JobLog | None = None
 
     @property
     def follows(self) -> bool:
         """Whether the listener saw the run active and wants it to the end; false if its result already existed."""
-        return self._listener is not None and self._follows
+        return self.listened and self._follows
+
+    @property
+    def listened(self) -> bool:
+        return bool(self._listeners)
 
     def tell(self, event: Event) -> None:
-        """Pass an event to the listener. If the listener raises, it misses that event and the step continues."""
-        if self._listener is None:
-            return
-        try:
-            self._listener(replace(event, text=plain(event.text)))
-        except Exception:
-            logger.exception("a listener failed on: %s", event.text[:200])
+        """Pass an event on. If a listener raises, it misses that event and the step continues."""
+        for listener in self._listeners:
+            try:
+                listener(replace(event, text=plain(event.text)))
+            except Exception:
+                logger.exception("a listener failed on: %s", event.text[:200])
 
     async def show(self, action: Action, look: Look, client: JobsClient | None) -> None:
         await self._take_up()
@@ -100,21 +99,34 @@ class Follower:
             self._kept = await self._threads(self._rundir.position, self._reader)
             self._journal.go_to(self._kept.journal)
             self._log_seen.update(self._kept.logs)
+            self._phases.update(self._kept.phases)
 
     def _position(self) -> Position:
-        return Position(self._journal.position, dict(self._log_seen))
+        return Position(self._journal.position, dict(self._log_seen), dict(self._phases))
 
     async def _show(self, action: Action, look: Look, client: JobsClient | None) -> None:
-        receipt, job = look.receipt, look.job
-        newest = look.seen.attempt
-        text = f"{action.do.value.format(newest=newest, next=newest + 1)}: {action.why}"
+        if action.do not in (Do.RETURN, Do.FAIL):
+            self._tell_decision(action, look)
+        await self._show_progress(action, look, client)
+        if action.do is Do.FAIL:  # after all that led to it; a result is told in words once all is shown
+            self._tell_decision(action, look)
+        if self._story is not None:
+            self._story.pause()
+
+    def _tell_decision(self, action: Action, look: Look) -> None:
+        receipt, newest = look.receipt, look.seen.attempt
+        text = action.do.value.format(newest=newest, next=newest + 1) + (f": {action.why}" if action.why else "")
         if text != self._said:
             self._said = text
             data = {"submission_id": receipt.submission_id, "attempt": receipt.attempt} if receipt else {}
-            self.tell(Event("state", text, data))
-        if receipt is None:
+            self.tell(Event("state", text, data, level=logging.ERROR if action.do is Do.FAIL else logging.INFO))
+
+    async def _show_progress(self, action: Action, look: Look, client: JobsClient | None) -> None:
+        receipt, job = look.receipt, look.job
+        if receipt is None or not self.shows_progress:
             return
         self._follows = True
+        self._driver = receipt.attempt, look.phases
         # at the end, show everything, including what follows a deleted segment
         await self._show_journal(receipt.attempt if action.do is Do.WAIT else 0)
         for tracker in look.links.keys() - self._linked:
@@ -140,12 +152,24 @@ class Follower:
         self._journal.attempt = attempt
         while await self._threads(self._journal.fetch):
             for number, entry in enumerate(self._journal.entries()):
+                self._show_phases(before=_when(entry.get("time", 0.0)))
                 if "report" in entry:
                     await self._show_report(entry)
                 else:
-                    self.tell(Event("phase", f"phase: {entry['phase']}", entry))
+                    level = logging.WARNING if "why" in entry else logging.INFO
+                    self.tell(Event("phase", phase_in_words(entry), entry, time=_when(entry.get("time", 0.0)), level=level))
                 if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
                     await asyncio.sleep(0)
+        self._show_phases()
+
+    def _show_phases(self, before: float = math.inf) -> None:
+        """Show the driver's phases that began before the next entry of the journal, which others write."""
+        attempt, phases = self._driver
+        for phase in phases[self._phases.get(str(attempt), 0) :]:
+            if phase.time > before:
+                return
+            self._phases[str(attempt)] = self._phases.get(str(attempt), 0) + 1
+            self.tell(Event("phase", phase.phase, {"phase": phase.phase, "attempt": attempt}, time=_when(phase.time)))
 
     async def _show_report(self, entry: dict[str, Any]) -> None:
         if self._progress is None:
@@ -154,13 +178,12 @@ class Follower:
             # a retraining relays its training's reports
             self._progress = Progress(spec.get("train", spec).get("train_loop_config", {}))
         reading = self._progress.read(entry)
-        text = f"report {entry['report']}: {_in_words(entry['metrics'])}"
-        self.tell(Event("report", f"{text} ({reading})" if str(reading) else text, entry, reading))
+        self.tell(Event("report", report_in_words(entry, reading), entry, reading, _when(entry.get("time", 0.0))))
 
     async def show_log(self, client: JobsClient, job: JobInfo, final: bool) -> None:
         """Show what is new in a job's log; with `final`, also an incomplete last line. Raises one of CLUSTER_ERRORS; the
         next call then resumes from the same position."""
-        if self._listener is None:
+        if not self.listened or not self.shows_progress:
             return
         if self._log is None or self._log.submission_id != job.submission_id:
             self._log = JobLog(job.submission_id, self._log_seen.get(job.submission_id, 0))
@@ -172,7 +195,7 @@ class Follower:
 
     async def show_kept_log(self, receipt: Receipt, why: str) -> bool:
         """Show the rest of a job's log from the run directory, as its cluster cannot; false if nothing is kept there."""
-        if self._listener is None:
+        if not self.listened or not self.shows_progress:
             return False
         await self._take_up()
         job = receipt.submission_id
@@ -192,5 +215,6 @@ class Follower:
         return True
 
 
-def _in_words(metrics: dict[str, Any]) -> str:
-    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())
+def _when(told: float) -> float:
+    """When something happened; now, if a file does not tell it sensibly."""
+    return told if 0 <= told < LATEST else time.time()

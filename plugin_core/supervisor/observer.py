@@ -10,7 +10,7 @@ from typing import Any
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
-from plugin_core.runs.directory import AttemptEnd, Intent, Receipt, RunDir
+from plugin_core.runs.directory import AttemptEnd, Intent, Phase, Receipt, RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor import timings
@@ -19,12 +19,14 @@ from plugin_core.supervisor.decide import TERMINAL, Job, Observed
 
 @dataclass(frozen=True)
 class Look:
-    """What was observed, with the receipt and job it refers to, and the links to the run at its trackers."""
+    """What was observed, with the receipt and job it refers to, the links to the run at its trackers, and the phases of the
+    attempt's driver."""
 
     seen: Observed
     receipt: Receipt | None = None
     job: JobInfo | None = None
     links: dict[str, str] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class _Stored:
     end: AttemptEnd | None = None
     beat: Any = None
     links: dict[str, str] = field(default_factory=dict)
+    phases: list[Phase] = field(default_factory=list)
 
 
 class Observer:
@@ -126,7 +129,7 @@ class Observer:
             overdue=self._overdue(limits, now, job),
             gave_up_on_cluster=gave_up,
         )
-        return Look(seen, receipt, job, stored.links)
+        return Look(seen, receipt, job, stored.links, stored.phases)
 
     async def _begin(self) -> Limits:
         self.limits = (await self._threads(self.rundir.read_spec)).limits
@@ -166,6 +169,7 @@ class Observer:
             end=self._once(rundir.end, last, attempts.of(last, "end")),
             beat=(last, beat),
             links=self._once(rundir.links, last, attempts.of(last, "links")) or {},
+            phases=self._once(rundir.phases, last, attempts.of(last, "phases")) or [],
         )
 
     def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 
 from plugin_core.clusters import handover
@@ -14,24 +15,26 @@ from plugin_core.specs.resources import check_fits
 from plugin_core.storage.location import default_storage_path
 from plugin_core.storage.refusals import refusal
 from plugin_core.storage.threads import Threads, in_thread
-from plugin_core.supervisor.follower import Event, Listener
+from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.generations import lay_down
 from plugin_core.supervisor.preflight import check_functions_and_data
 from plugin_core.supervisor.run_checkpoints import with_checkpoints
+from plugin_core.supervisor.story import Story
 
 
 async def prepare(
     spec: StepSpec,
     cluster: Cluster,
     request: str | None = None,
-    listener: Listener | None = None,
+    log: Log | None = None,
     current: RunDir | None = None,
 ) -> RunDir:
     """Check the step and create its run directory; submits nothing. Raises SpecError and its subclasses.
 
-    `request`: the engine's id of the request, for tasks that a person may run again (see `generations`). `current`: the
-    newest generation, if the caller has looked it up.
+    `request`: the engine's id of the request, for tasks that a person may run again (see `generations`). `log`: gets the
+    lines for people. `current`: the newest generation, if the caller has looked it up.
     """
+    tell: Listener = Story(log) if log is not None else lambda event: None
     handover.check(cluster)
     await in_thread(check_folders, spec.runtime_env)
     # no time limit: a journal may have to be read
@@ -51,28 +54,35 @@ async def prepare(
             ) from exc
         raise
     cluster = cluster.of_run(rundir.uri)
-    if listener is not None:
-        for line in filter(None, [*remarks, remark]):
-            listener(Event("state", line))
+    tell(Event("state", f"{spec.kind.replace('_', ' ')} {rundir.name} on {cluster.title}; run directory: {rundir.uri}"))
+    for line in filter(None, [*remarks, remark]):
+        tell(Event("state", line))
     # a run with an attempt is left to the loop, which waits for a cluster that is unreachable now
     threads = Threads.of(rundir.uri)
     if not await threads(rundir.receipts) and await threads(rundir.result) is None:
         try:
+            await tell_start(cluster, tell)
             async with await cluster.connect() as client:
                 await client.version()
                 if not cluster.autoscaling:
                     check_fits(spec, await client.nodes())
         except SpecError:
-            await release(cluster, False, listener)  # nothing will ever run there
+            await release(cluster, False, tell)  # nothing will ever run there
             raise
     return rundir
 
 
-async def release(cluster: Cluster, succeeded: bool, listener: Listener | None) -> None:
-    """Release a run's cluster. Never raises: a failure is reported to the listener."""
+async def tell_start(cluster: Cluster, tell: Listener) -> None:
+    """Say so if connecting to the cluster will start it, which takes a while. Raises one of CLUSTER_ERRORS."""
+    if not await cluster.lives():
+        tell(Event("state", f"starting {cluster.title}"))
+
+
+async def release(cluster: Cluster, succeeded: bool, tell: Listener) -> None:
+    """Release a run's cluster. Never raises: a failure is told."""
     try:
         await cluster.release(succeeded)
     except RayTrainWorkflowsError as exc:
         # the run is over either way, but the user must know about a per-run cluster that is left over
-        if listener is not None:
-            listener(Event("state", f"the run's cluster could not be released: {exc.message}"))
+        what = f"the run's cluster could not be released: {exc.message}"
+        tell(Event("state", what, level=logging.WARNING))

@@ -37,10 +37,13 @@ from plugin_core.storage.uris import allowed_here
 from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide
 from plugin_core.supervisor.ending import see_off
-from plugin_core.supervisor.follower import Event, Follower, Listener
+from plugin_core.supervisor.events import Event, Line, Listener, Log
+from plugin_core.supervisor.follower import Follower
 from plugin_core.supervisor.observer import Look, Observer
+from plugin_core.supervisor.outcome import tell_failure, tell_outcome
 from plugin_core.supervisor.preparation import prepare as prepare
-from plugin_core.supervisor.preparation import release
+from plugin_core.supervisor.preparation import release, tell_start
+from plugin_core.supervisor.screen import Screen
 
 #: Give up after this many submits in a row that the API answers with an error.
 SUBMIT_ERRORS = 10
@@ -55,9 +58,9 @@ class Supervisor:
     """Brings one run to its end. `since_attempt`: attempts up to this one belong to earlier calls.
 
     An engine that moves a task between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
-    both count the same attempts as theirs. `reader`: see `Follower`. `wanted`: whether the engine still wants the run. It
-    is called before replacing an attempt of this call that was cancelled elsewhere: the engine may have ended its task,
-    and this process hears of that only a moment later.
+    both count the same attempts as theirs. `log` gets the lines for people, `listener` the events. `reader`: see
+    `Follower`. `wanted`: whether the engine still wants the run. It is called before replacing an attempt of this call that
+    was cancelled elsewhere: the engine may have ended its task, and this process hears of that only a moment later.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Supervisor:
         *,
         since_attempt: int | None = None,
         listener: Listener | None = None,
+        log: Log | None = None,
         metadata: dict[str, str] | None = None,
         reader: str = "",
         wanted: Callable[[], Awaitable[bool]] | None = None,
@@ -77,7 +81,7 @@ class Supervisor:
         self._metadata = metadata or {}
         self._threads = Threads.of(rundir.uri)
         self._observer = Observer(rundir, cluster, since_attempt)
-        self._follower = Follower(rundir, listener, reader)
+        self._follower = Follower(rundir, listener, log, reader)
         self._tell = self._follower.tell
         self._submit_errors = 0
         self._interest_due = self._handover_due = 0.0
@@ -109,10 +113,13 @@ class Supervisor:
             await self.close()
 
     async def submit(self) -> StepResult | None:
-        """One look and one action, after which the run has an attempt or a result. For an operator that defers."""
+        """One look and one action, after which the run has an attempt or a result. For an operator that defers: who follows
+        the run shows what happens in it."""
+        self._follower.shows_progress = False
         try:
             return await self.step()
         finally:
+            self._follower.shows_progress = True
             await self.close()
 
     def give_up(self) -> None:
@@ -169,6 +176,8 @@ class Supervisor:
                 result = await self._threads(self.rundir.result)
                 await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
                 await release(self.cluster, True, self._tell)
+                if result is not None and self._follower.listened:
+                    await tell_outcome(self.rundir, result, self._tell)
                 return result
             case Do.FAIL:
                 over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
@@ -178,6 +187,7 @@ class Supervisor:
                     await see_off(self.rundir, receipt, self.cluster, self._observer, self._follower)
                 if not seen.superseded:
                     await release(self.cluster, False, self._tell)
+                tell_failure(self.rundir, action.outcome, self._tell)
                 raise from_outcome(action.outcome, action.why, action.details)
             case Do.SUBMIT_NEXT:
                 if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
@@ -199,6 +209,8 @@ class Supervisor:
         if last >= attempt:
             return  # another process was faster; the next look finds its attempt
         try:
+            if self._observer.client is None:
+                await tell_start(self.cluster, self._tell)
             client = await self._observer.connect()
             incarnation = (await client.version()).get("session_name", "")
         except CLUSTER_ERRORS as exc:
@@ -247,6 +259,8 @@ class Supervisor:
             raise
         else:
             self._submit_errors = 0
+            told = {"submission_id": receipt.submission_id, "attempt": receipt.attempt}
+            self._tell(Event("state", f"attempt {receipt.attempt} is job {receipt.submission_id}", told))
 
     async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
         self._handover_due = time.monotonic() + RENEW_S
@@ -280,16 +294,25 @@ class Supervisor:
             await self._threads(self.rundir.show_interest)
 
 
-async def arun(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
-    """Run a step to its result on `cluster` (default: the embedded local one)."""
+async def arun(
+    spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None, progress: bool = True
+) -> StepResult:
+    """Run a step to its result on `cluster` (default: the embedded local one).
+
+    `progress`: show on standard error what happens: lines, and in a terminal a bar below them. `listener` is called with
+    each event.
+    """
     where: Cluster = cluster or LocalCluster()
-    rundir = await prepare(spec, where, listener=listener)
-    return await Supervisor(rundir, where, listener=listener).run()
+    with Screen(progress, listener) as screen:
+        rundir = await prepare(spec, where, log=screen.log)
+        return await Supervisor(rundir, where, listener=screen.listener, log=screen.log).run()
 
 
-def run(spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None) -> StepResult:
+def run(
+    spec: StepSpec, cluster: Cluster | None = None, listener: Listener | None = None, progress: bool = True
+) -> StepResult:
     """`arun` for code without an event loop. The run survives this process; call again to reattach."""
-    return run_sync(arun(spec, cluster, listener))
+    return run_sync(arun(spec, cluster, listener, progress))
 
 
 def cancel(rundir: RunDir, cluster: Cluster) -> str:
@@ -308,4 +331,4 @@ async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) 
     return await Supervisor(rundir, cluster, since_attempt=0).cancel(attempt)
 
 
-__all__ = ["Event", "Listener", "Supervisor", "acancel", "arun", "cancel", "prepare", "run", "run_sync"]
+__all__ = ["Event", "Line", "Listener", "Log", "Supervisor", "acancel", "arun", "cancel", "prepare", "run", "run_sync"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 pytest.importorskip("airflow")
 
@@ -21,13 +24,14 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from airflow_provider import base, listener, triggers
-from airflow_provider.common import RUN_KEY, over
+from airflow_provider.common import RUN_KEY, over, writer
 from airflow_provider.hooks import RayJobsHook
 from airflow_provider.triggers import RayStepTrigger
 from devtools.chaos import wait_until
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import ClusterUnreachableError, UserCodeError
 from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.supervisor.events import Line
 from plugin_core.supervisor.supervisor import run_sync
 from tests.support.airflow_tasks import TOKEN, task_instance, train_operator
 from tests.support.airflow_tasks import fake as fake
@@ -254,3 +258,18 @@ def test_many_tasks_that_end_share_one_thread(monkeypatch: pytest.MonkeyPatch, t
     wait_until(lambda: rundirs[0].intent().cancel_through == 1)
     assert threading.active_count() - before <= 64 + 2, "one for the loop, those of the storage"
     assert [rundir.intent().cancel_through for rundir in rundirs[1:]] == [0] * 499
+
+
+# ---- the task's log
+
+
+def test_lines_have_the_time_of_what_happened_and_a_long_part_of_the_jobs_log_is_folded_under_its_worst_line() -> None:
+    with capture_logs() as entries:
+        write = writer(structlog.get_logger())
+        write(Line("report 1", logging.INFO, 1_800_000_000.0))
+        write(Line("2 lines", logging.INFO, 0.0, ("a", "b")))
+        write(Line("the job's log, 6 lines: WARNING: slow", logging.WARNING, 0.0, tuple("abcdef")))
+    said = [(entry["event"], entry["log_level"]) for entry in entries]
+    folded = ["::group::the job's log, 6 lines: WARNING: slow", *"abcdef", "::endgroup::"]
+    assert said == [("report 1", "info"), ("a", "info"), ("b", "info"), *((text, "warning") for text in folded)]
+    assert entries[0]["timestamp"] == "2027-01-15T08:00:00+00:00"

@@ -199,7 +199,7 @@ def test_a_kubernetes_that_does_not_answer_is_unreachable(tmp_path: Path, cluste
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}]\n"
         "users: [{name: c, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: c}}]\n"
     )
-    with pytest.raises(ClusterUnreachableError, match="Kubernetes does not respond to list rayclusters"):
+    with pytest.raises(ClusterUnreachableError, match="Kubernetes does not respond to get rayclusters"):
         run(spec_at(tmp_path), cluster)
 
 

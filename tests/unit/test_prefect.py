@@ -1,5 +1,6 @@
 """The Prefect tasks without a server: what importing costs, how a step gets its name, which errors are tried again."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
+from prefect.logging.loggers import PrefectLogAdapter
 from prefect.states import Failed
 
 from devtools.steps import counting_loop
@@ -22,6 +24,7 @@ from plugin_core.errors import (
     UserCodeError,
 )
 from plugin_core.registry.base import ModelVersion
+from plugin_core.supervisor.events import Line
 from prefect_integration import identity, step, tasks
 
 HEAVY = ("ray", "torch", "pandas", "mlflow")
@@ -222,3 +225,17 @@ def test_a_champion_that_a_promotion_keeps_is_named_in_the_log(monkeypatch: pyte
     assert tasks.promote.fn("/x", "m", allow_older=True) == champion
     log.warning.assert_called_once_with(champion.kept)
     assert given.call_args.kwargs["allow_older"] is True
+
+
+def test_lines_have_the_time_of_what_happened_and_the_ids_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    logger = PrefectLogAdapter(logging.getLogger("a.flow"), extra={"flow_run_id": "7"})
+    a_step = step.Step(TrainSpec(train_loop_per_worker=counting_loop, framework="python"), TrainSpec, None, None, logger)
+    with caplog.at_level(logging.INFO):
+        a_step._write(Line("report 1", logging.INFO, 1_800_000_000.0))
+        a_step._write(Line("2 lines", logging.WARNING, 0.0, ("a", "b")))
+    assert [(record.getMessage(), record.levelname) for record in caplog.records] == [
+        ("report 1", "INFO"),
+        ("a", "WARNING"),
+        ("b", "WARNING"),
+    ]
+    assert (caplog.records[0].created, caplog.records[0].__dict__["flow_run_id"]) == (1_800_000_000.0, "7")

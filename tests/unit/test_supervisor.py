@@ -126,7 +126,7 @@ def test_an_api_that_answers_500_is_waited_for(tmp_path: Path, monkeypatch: pyte
         result = run_sync(Supervisor(rundir, cluster, listener=listen).run())
     assert result.run.attempt == 1
     assert cluster.submits == 1
-    assert "the end of the log" in events[-1].text
+    assert "the end of the log" in events[-2].text
 
 
 def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,9 +23,10 @@ from plugin_core.loops import artifacts
 from plugin_core.loops.preprocessors import serialize
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import History
+from plugin_core.runs.history import History, metric
 from plugin_core.runs.run_checkpoint import best_and_latest
 from plugin_core.specs import TrainSpec
+from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
 from plugin_core.specs.step import READING
 from plugin_core.storage.location import Location
@@ -154,13 +156,14 @@ def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
 def result_so_far(rundir: RunDir, spec: TrainSpec, attempt: int = 1) -> TrainResult:
     """Build the result of a training that was ended early from its journal: the last report, and the latest and best of
     the checkpoints that still exist."""
-    history = History.read(rundir)
+    history = History.read(rundir, spec.run_config.checkpoint_config.checkpoint_score_attribute)
     best, latest = best_and_latest(rundir, spec, history)
     return TrainResult(
         run=RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt),
         metrics=history.metrics,
         checkpoint=latest,
         best_checkpoint=best,
+        best_score=_best_score(history, best),
         reports=history.reports,
     )
 
@@ -178,17 +181,20 @@ def _collect(result: Any, context: StepContext, dataset: str | None, searching: 
     warnings = _warnings(history)
     for warning in warnings:
         logger.warning("%s", warning)
-    best = None
+    place, best = context.rundir.location, None
     if config.checkpoint_score_attribute and result.best_checkpoints:
-        best = result.get_best_checkpoint(config.checkpoint_score_attribute, config.checkpoint_score_order)
+        best = _reference(
+            result.get_best_checkpoint(config.checkpoint_score_attribute, config.checkpoint_score_order), place
+        )
     return TrainResult(
         run=context.run,
         metrics=history.metrics if history.reports else result.metrics or {},
-        checkpoint=_reference(result.checkpoint, context.rundir.location),
-        best_checkpoint=_reference(best, context.rundir.location),
+        checkpoint=_reference(result.checkpoint, place),
+        best_checkpoint=best,
+        best_score=_best_score(history, best),
         reports=history.reports,
         dataset=dataset,
-        artifacts=kept.uri if (kept := context.rundir.location.child(artifacts.FOLDER)).names() else None,
+        artifacts=kept.uri if (kept := place.child(artifacts.FOLDER)).names() else None,
         warnings=warnings,
     )
 
@@ -200,6 +206,15 @@ def _warnings(history: History) -> list[str]:
             " ray.train.report(metrics, checkpoint=…) in its loop"
         ]
     return _score_warnings(history)
+
+
+def _best_score(history: History, best: CheckpointRef | None) -> float | None:
+    """The score of the best checkpoint, as it was reported; None if there is no finite one."""
+    if best is None or history.score is None:
+        return None
+    entry = history.checkpoints.get(best.uri.rstrip("/").rpartition("/")[2])
+    value = metric(entry["metrics"], history.score) if entry else None
+    return float(value) if is_number(value) and math.isfinite(value) else None
 
 
 def _score_warnings(history: History) -> list[str]:

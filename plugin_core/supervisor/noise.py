@@ -1,0 +1,130 @@
+"""Which lines of a job's log an engine's log leaves out. The job's own log keeps all (`raytrain logs RUN`).
+
+Left out is what is known, each for a reason. Everything else is shown, warnings and errors too.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+
+#: The beginning of a message, after the name of its process → why nobody misses it.
+KNOWN = {
+    # what Ray tells while it sets up a job
+    r"\S+ \S+\s+INFO (job_manager|worker|packaging|dataset)\.py:\d+ -- ": "Ray sets up the job; its id is told",
+    r"Running entrypoint for job ": "how the driver is started; the job's id is told",
+    # Ray Train's own account of what the journal tells
+    r"Requesting resources: ": "a phase says that workers are waited for",
+    r"Attempting to start training worker group of size ": "a phase says that workers are waited for",
+    r"Started training worker group of size ": "a phase says how many workers started",
+    r"- \(ip=\S+, pid=\d+\) world_rank=": "a phase says how many workers started",
+    r"Reporting training result \d+: ": "each report is a line of its own",
+    r"Checkpoint successfully created at: ": "a report says which checkpoint is kept",
+    r"(\S+ \S+\s+INFO \S+ -- )?A run snapshot was found in storage folder at: ": "the line about the restart tells it",
+    r"This snapshot contains a list of checkpoints reported via ": "the line about the restart tells it",
+    r"If you meant to start a brand new training job without ": "the line about the restart tells it",
+    r"result: \{": "the outcome is told in words",
+    # Ray Data: three lines or more for each dataset, so for each report of a loop that makes one
+    r"(\S+ \S+\s+INFO (streaming_executor|logging_progress)\.py:\d+ -- )": "progress of each dataset, all the time",
+    r"(Starting execution|Execution plan) of Dataset ": "progress of each dataset, all the time",
+    r"\S+\s+Dataset \S+ execution finished in ": "progress of each dataset, all the time",
+    r"(\S+ \S+\s+\w+ \S+ -- )?Progress bars disabled\.": "they are off on purpose: each redraw would be a line",
+    r"Tip: Use `take_batch\(\)` instead ": "advice for a terminal",
+    # complaints of Ray about itself, in healthy runs
+    r"\[[^]]+\] (\(\S+\) )?core_worker(_process)?\.cc:\d+: ": "an actor that is not meant to restart; lost connections",
+    r"\[[^]]+\] (\(\S+\) )?\S+\.cc:\d+: Failed to kill actor ": "the actor was gone already",
+    r".*Failed to kill actor ": "the actor was gone already",
+    r".*PreemptionWatcher.* actor restart will fail": "an actor that is not meant to restart",
+    r".*`?exclude_resources`? is deprecated": "Ray Data warns of a call of its own",
+    r"\s+self\.exclude_resources = exclude_resources": "the second line of that warning",
+    r".*ListFiles.*InterruptedError": "Ray Data stops reading once it has enough rows",
+    r".*InterruptedError.*ListFiles": "Ray Data stops reading once it has enough rows",
+    # after a cancel
+    r"(\[[^]]+\] )?(\S+\.cc:\d+: )?\*\*\* SIG[A-Z]+ received at time=": "the C++ stack of a process told to stop",
+    r"(\[[^]]+\] )?(\S+\.cc:\d+: )?(PC:|\s*)\s*@ +0x[0-9a-f]+ ": "the C++ stack of a process told to stop",
+}
+#: The first line of a block → the first line after it, and why nobody misses the block.
+BLOCKS = {
+    r"\[FailurePolicy\] (RETRY|RAISE)": (
+        r"Attempting to start |Requesting resources: |journal: |.*\bWARNING\b",
+        "a line says why the workers restart or the training failed; the error at the end has the traceback",
+    ),
+    r"the attempt ended with:": (r"(?!)", "the driver's last words, which the error at the end repeats"),
+}
+#: A line before a traceback → why nobody misses both.
+TRACEBACKS = {
+    r"Error in training function:": "a line says it; the error at the end has the traceback",
+    r"Exception raised in callback hook '\w+' from callback 'GuardCallback'": "how a training is ended on purpose",
+}
+
+_PROCESS = re.compile(r"\((?P<name>[\w.:*<>()-]+(?: pid=\d+)?(?:, ip=[\d.:a-f]+)?|raylet|pid=\w+)\) ?(?P<said>.*)")
+_KNOWN = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
+_BLOCKS = [(re.compile(begin), re.compile(end)) for begin, (end, _) in BLOCKS.items()]
+_TRACEBACKS = re.compile("|".join(TRACEBACKS))
+#: Within a traceback: its frames, and what leads to the next one of a chain.
+_FRAMES = re.compile(r"\s|$|Traceback \(most recent call last\)")
+_CHAINED = re.compile(r"$|Traceback \(most recent call last\)|The above exception was|During handling of the above")
+#: What a line says about itself, the worst first.
+_LEVELS = (
+    (logging.ERROR, re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^(\w+\.)*\w*(Error|Exception|Interrupt)(:|$)|^\[[^]]* E \d+ ")),
+    (logging.WARNING, re.compile(r"\bWARN(ING)?\b|\w*Warning: |^\[[^]]* W \d+ ")),
+)
+
+
+class Filter:
+    """Drops what is known from one job's log. The lines of its processes come mixed, so it keeps where each one is."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, re.Pattern[str]] = {}
+        #: process → whether its traceback's last line was seen
+        self._tracebacks: dict[str, bool] = {}
+
+    def kept(self, lines: Iterable[str]) -> list[str]:
+        return [line for line in lines if line.strip() and self._keeps(*_parts(line))]
+
+    def _keeps(self, process: str, said: str) -> bool:
+        if self._in_block(process, said) or self._in_traceback(process, said):
+            return False
+        for begin, end in _BLOCKS:
+            if begin.match(said):
+                self._blocks[process] = end
+                return False
+        if _TRACEBACKS.match(said):
+            self._tracebacks[process] = False
+            return False
+        return bool(said.strip()) and not _KNOWN.match(said)
+
+    def _in_block(self, process: str, said: str) -> bool:
+        end = self._blocks.get(process)
+        if end is not None and end.match(said):
+            del self._blocks[process]
+            return False
+        return end is not None
+
+    def _in_traceback(self, process: str, said: str) -> bool:
+        over = self._tracebacks.get(process)
+        if over is None:
+            return False
+        if over and not _CHAINED.match(said):
+            del self._tracebacks[process]
+            return False
+        self._tracebacks[process] = not _FRAMES.match(said) and not _CHAINED.match(said)
+        return True
+
+
+def worst(lines: Iterable[str]) -> tuple[str, int]:
+    """The first of the worst lines, without its process's name, and its level."""
+    found, level = "", logging.NOTSET
+    for line in lines:
+        said = _parts(line)[1]
+        its = next((number for number, pattern in _LEVELS if pattern.search(said)), logging.INFO)
+        if its > level:
+            found, level = said, its
+    return found[:200], level
+
+
+def _parts(line: str) -> tuple[str, str]:
+    """A line's process, "" for the driver, and what it says."""
+    match = _PROCESS.fullmatch(line)
+    return (match["name"], match["said"]) if match else ("", line)

@@ -1,0 +1,128 @@
+"""Makes the lines that people read of a run's events. The one formatter: every engine and the CLI only print its lines."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from plugin_core.supervisor import noise
+from plugin_core.supervisor.events import Event, Line, Log
+
+#: Seconds between two reports that are shown; the last one always is.
+EVERY_S = 2.0
+
+
+class Story:
+    """A listener that writes lines, in the order and with the times of what happened.
+
+    Of reports at most one every `EVERY_S` is a line. One that comes sooner waits: the next one replaces it, unless
+    something else happens first, or nothing does for as long.
+    """
+
+    def __init__(self, log: Log):
+        self._log = log
+        self._filter = noise.Filter()
+        self._job = ""
+        self._waiting: Event | None = None
+        self._since = 0.0
+        self._shown = 0.0
+
+    def __call__(self, event: Event) -> None:
+        match event.kind:
+            case "report":
+                self._report(event)
+            case "log":
+                self._job_log(event)
+            case "phase":
+                if event.text:
+                    self.flush()
+                    self._tell(event)
+            case "state":
+                self._name_job(event)
+                self._tell(event)
+            case _:
+                self.flush()
+                self._tell(event)
+
+    def pause(self) -> None:
+        """Everything there is was told: a report that waited long enough is the last one so far."""
+        if self._waiting is not None and time.monotonic() - self._since >= EVERY_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show the report that waits, if one does."""
+        if self._waiting is not None:
+            event, self._waiting = self._waiting, None
+            self._shown = event.time
+            self._tell(event)
+
+    def _report(self, event: Event) -> None:
+        if self._waiting is None:
+            self._since = time.monotonic()
+        self._waiting = event
+        # another attempt's clock may be another machine's
+        if abs(event.time - self._shown) >= EVERY_S:
+            self.flush()
+
+    def _name_job(self, event: Event) -> None:
+        job = str(event.data.get("submission_id", ""))
+        if job not in ("", self._job):
+            self._job = job
+            self._filter = noise.Filter()
+            if job not in event.text:
+                self._log(Line(f"attempt {event.data.get('attempt')} is job {job}", time=event.time))
+
+    def _job_log(self, event: Event) -> None:
+        lines = self._filter.kept(event.text.split("\n"))
+        if lines:
+            worst, level = noise.worst(lines)
+            about = f": {worst}" if level > logging.INFO else ""
+            title = f"the job's log, {len(lines)} line{'s' * (len(lines) > 1)}{about}"
+            self._log(Line(title, level, event.time, tuple(lines)))
+
+    def _tell(self, event: Event) -> None:
+        for text in event.text.splitlines():
+            self._log(Line(text, event.level, event.time))
+
+
+#: States of Ray Train's controller that tell a person nothing: the lines around them do.
+_SILENT = frozenset({"initializing", "running", "shutting_down", "shuttingdown", "finished", "errored", "aborted"})
+_PHASES = {
+    "scheduling": "waiting for the workers",
+    "rescheduling": "waiting for the workers",
+    "resizing": "changing the number of workers",
+    "preempting": "a node is about to be taken away",
+}
+
+
+def phase_in_words(entry: dict[str, Any]) -> str:
+    """What a journal entry about a phase says; "" if a person need not know."""
+    phase = str(entry["phase"])
+    if why := entry.get("why"):
+        return _failure(entry, str(why))
+    if "workers" in entry:
+        many, hosts = entry["workers"], entry.get("hosts", 1)
+        on = f" on {hosts} nodes" if hosts > 1 else ""
+        return f"{many} worker{'s' * (many != 1)} started{on}"
+    return "" if phase in _SILENT else _PHASES.get(phase, phase.replace("_", " "))
+
+
+def _failure(entry: dict[str, Any], why: str) -> str:
+    if "failure" not in entry:
+        return why
+    most = entry.get("most", -1)
+    count = f"failure {entry['failure']}" + (f" of {most}" if most >= 0 else "")
+    resumes = f"resuming from {entry['from']}" if entry.get("from") else "starting again, for want of a checkpoint"
+    return f"{why}; {count}; {resumes}"
+
+
+def report_in_words(entry: dict[str, Any], reading: object) -> str:
+    metrics = entry["metrics"]
+    said = metrics_in_words({name: value for name, value in metrics.items() if name != "progress"})
+    text = f"report {entry['report']}: {said}" + (f" ({reading})" if str(reading) else "")
+    return f"{text}; {entry['checkpoint']} is kept" if entry.get("checkpoint") else text
+
+
+def metrics_in_words(metrics: dict[str, Any]) -> str:
+    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

@@ -1,0 +1,274 @@
+"""The log that people read: lines made of a run's events, in one voice everywhere."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plugin_core import EvaluateSpec, EvaluationResult, RunRef, TrainResult, run
+from plugin_core.clusters.fake import FakeCluster
+from plugin_core.errors import UserCodeError
+from plugin_core.errors.plain_text import plain
+from plugin_core.registry.base import ModelVersion
+from plugin_core.runs.directory import AttemptEnd, Phase
+from plugin_core.specs import outcomes
+from plugin_core.specs.step_kinds import step_kind
+from plugin_core.supervisor import noise, story
+from plugin_core.supervisor.events import Event, Line
+from plugin_core.supervisor.story import Story, phase_in_words
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
+from tests.support.fake_steps import spec_at
+
+LOGS = Path(__file__).parents[1] / "support" / "job_logs"
+T = 1_800_000_000.0
+
+
+def recorded(name: str) -> str:
+    """The log of a real job."""
+    return (LOGS / f"{name}.log").read_text()
+
+
+def told(tmp_path: Path, log: str, entries: list[dict[str, Any]], **fields: Any) -> list[Line]:
+    """The lines of a run with this job's log and journal, which ends well."""
+    lines: list[Line] = []
+
+    async def followed(cluster: FakeCluster) -> None:
+        rundir = await prepare(spec_at(tmp_path, **fields), cluster, log=lines.append)
+        supervisor = Supervisor(rundir, cluster, log=lines.append)
+        await supervisor.submit()
+        rundir.show_phases(1, [Phase(T, "fitting the preprocessor"), Phase(T + 5, "training")])
+        written = [json.dumps({"attempt": 1, **entry}).encode() + b"\n" for entry in entries]
+        rundir.step.child("journal/001-0000001.jsonl").write(b"".join(written))
+        await supervisor.step()
+        run_ref = RunRef(uri=rundir.uri, name="run", attempt=1)
+        rundir.write_result(TrainResult(run=run_ref, metrics={"epoch": 14, "loss": 0.25}, reports=15, warnings=["a hint"]))
+        rundir.record_end(1, AttemptEnd("succeeded", elapsed_s=200.0))
+        cluster.jobs = dict.fromkeys(cluster.jobs, "SUCCEEDED")
+        await supervisor.run()
+
+    with FakeCluster(plays=["hang"], log=log) as cluster:
+        run_sync(followed(cluster))
+    return lines
+
+
+def fifteen_reports() -> list[dict[str, Any]]:
+    begin = [
+        {"time": T + 6, "phase": "scheduling"},
+        {"time": T + 9, "phase": "running", "workers": 2},
+        {"time": T + 9, "phase": "running"},
+    ]
+    reports = [
+        {"time": T + 10 + n, "report": n + 1, "metrics": {"epoch": n, "loss": 1 / (n + 1)}, "checkpoint": f"c{n}"}
+        for n in range(15)
+    ]
+    return [*begin, *reports, {"time": T + 26, "phase": "finished"}]
+
+
+def test_a_healthy_training_of_15_reports_takes_at_most_40_lines(tmp_path: Path) -> None:
+    lines = told(tmp_path, recorded("healthy"), fifteen_reports(), train_loop_config={"epochs": 15})
+    shown = [text for line in lines for text in line.lines or [line.text]]
+    assert len(shown) <= 40
+    job = next(text for text in shown if text.startswith("attempt 1 is job rt-"))
+    begins = ["train run on a fake cluster; run directory: ", "submitting attempt 1", job]
+    begins += ["fitting the preprocessor", "training", "waiting for the workers", "2 workers started"]
+    begins += ["report 1: epoch=0 loss=1 (7%); c0 is kept", "report 3: ", "report 5: ", "report 15: epoch=14 loss=0.06667"]
+    begins += ["warning: a hint", "trained: 15 reports; last epoch=14 loss=0.25", "attempt 1 took 3 min; more: `raytrain"]
+    places = [next(n for n, text in enumerate(shown) if text.startswith(begin)) for begin in begins]
+    assert places == sorted(places)
+    assert "report 2: " not in "\n".join(shown)
+    assert [line.time for line in lines if line.text.startswith(("fitting", "report 15"))] == [T, T + 24]
+    assert not any("TrainingReport" in text or "PreemptionWatcher" in text for text in shown)
+
+
+def test_what_waits_to_be_shown_is_the_last_report_and_comes_before_what_happens_next() -> None:
+    lines: list[Line] = []
+    tell = Story(lines.append)
+    for number, at in enumerate((0.0, 0.5, 1.0, 2.5, 3.0)):
+        tell(Event("report", f"report {number}", time=T + at))
+    assert [line.text for line in lines] == ["report 0", "report 3"]
+    tell(Event("log", "hello"))
+    tell(Event("phase", "collecting"))
+    assert [line.text for line in lines[2:]] == ["the job's log, 1 line", "report 4", "collecting"]
+
+
+def test_a_report_that_nothing_follows_is_shown_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[Line] = []
+    tell, now = Story(lines.append), [100.0]
+    monkeypatch.setattr(story.time, "monotonic", lambda: now[0])
+    for number, at in enumerate((0.0, 0.5)):
+        tell(Event("report", f"report {number}", time=T + at))
+        tell.pause()
+    assert len(lines) == 1
+    now[0] += 2.0
+    tell.pause()
+    assert [line.text for line in lines] == ["report 0", "report 1"]
+
+
+def test_a_users_exception_is_no_restart_and_its_traceback_is_left_to_the_error() -> None:
+    assert kept("user_error") == []
+    why = "the train function raised ValueError: the data is bad (rank 0)"
+    assert phase_in_words({"phase": "failed", "why": why}) == why
+
+
+def test_why_workers_restart_is_a_line() -> None:
+    entry = {"phase": "restarting", "why": "worker rank 1 (pid 7, vm) was killed", "failure": 1, "most": 3}
+    assert phase_in_words(entry).endswith("was killed; failure 1 of 3; starting again, for want of a checkpoint")
+    words = phase_in_words({**entry, "most": -1, "from": "checkpoint_16, step 160"})
+    assert words == "worker rank 1 (pid 7, vm) was killed; failure 1; resuming from checkpoint_16, step 160"
+
+
+def kept(name: str) -> list[str]:
+    return noise.Filter().kept(plain(recorded(name)).split("\n"))
+
+
+def test_of_a_real_log_only_what_the_job_itself_says_is_kept() -> None:
+    assert [line.partition(") ")[2] for line in kept("healthy")] == [
+        "Setting up process group for: env:// [rank=0, world_size=2]",
+        "Moving model to device: cpu",
+        "Wrapping provided model in DistributedDataParallel.",
+    ]
+    assert {line[:30] for line in kept("killed_worker")} == {"(raylet) A worker died or was "}
+
+
+@pytest.mark.parametrize("line", [
+    "(TrainController pid=1) [2026-11-23 12:25:30,652 E 1 7] core_worker.cc:2465: Actor with class name: 'P",
+    "(pid=gcs_server) [2026-11-23 12:28:15,916 E 9 9] (gcs_server) gcs_actor_scheduler.cc:538: Failed to kill actor 57",
+    "(DatasetManager pid=3) /v/options.py:436: RayDeprecationWarning: `ExecutionOptions.exclude_resources` is deprecated",
+    "(ListFiles pid=3) ray.exceptions.RayTaskError(InterruptedError): ListFiles() InterruptedError",
+    "*** SIGTERM received at time=1795437249 on cpu 1 ***",
+    "    @     0x7f30d3929890         64  (unknown)",
+    "[2026-11-23 12:28:15,916 E 9 9] logging.cc:501:     @     0x7f30d3929890 (unknown)",
+])  # fmt: skip
+def test_known_noise_is_left_out(line: str) -> None:
+    assert noise.Filter().kept([line]) == []
+
+
+@pytest.mark.parametrize("line", [
+    "(RayTrainWorker pid=3) epoch 1 of 5",
+    "(RayTrainWorker pid=3) WARNING: the loss is NaN",
+    "2026-11-23 12:33:42,886 WARNING plugin_core.driver.train.step: checkpoint_manager_snapshot.json is missing",
+    "(TrainController pid=1) journal: /runs/a/.step/journal cannot be written",
+    "[2026-11-23 12:28:15,916 E 9 9] (raylet) node_manager.cc:3: 1 Workers killed due to memory pressure",
+    "ValueError: the data is bad",
+])  # fmt: skip
+def test_the_jobs_own_lines_warnings_and_errors_are_kept(line: str) -> None:
+    assert noise.Filter().kept([line]) == [line]
+
+
+def test_a_group_is_titled_by_its_worst_line_and_has_its_level() -> None:
+    lines: list[Line] = []
+    tell = Story(lines.append)
+    tell(Event("log", "begin\n(W pid=1) WARNING: slow\n(W pid=1) RuntimeError: broken\nException: later\nend"))
+    tell(Event("log", "begin\n(W pid=1) WARNING: slow\nend"))
+    tell(Event("log", "begin\nend"))
+    titles = [("the job's log, 5 lines: RuntimeError: broken", logging.ERROR)]
+    titles += [("the job's log, 3 lines: WARNING: slow", logging.WARNING), ("the job's log, 2 lines", logging.INFO)]
+    assert [(line.text, line.level) for line in lines] == titles
+    assert lines[2].lines == ("begin", "end")
+
+
+def test_a_failure_is_told_after_what_led_to_it_and_says_where_to_look(tmp_path: Path) -> None:
+    lines: list[Line] = []
+    with FakeCluster(plays=["user_error"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        with pytest.raises(UserCodeError):
+            run_sync(Supervisor(rundir, cluster, log=lines.append).run())
+    texts = [line.text for line in lines]
+    assert texts.index("the job's log, 1 line") < texts.index("failed: played: user_error")
+    assert [line.level for line in lines if line.text.startswith("failed: ")] == [logging.ERROR]
+    assert texts[-1].startswith(f"more: `raytrain status {rundir.uri}`")
+
+
+def test_an_operator_that_defers_leaves_progress_to_the_trigger(tmp_path: Path) -> None:
+    lines: list[Line] = []
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        for _ in range(2):  # it attaches to the job the second time
+            run_sync(Supervisor(rundir, cluster, log=lines.append).submit())
+    assert [line.text[:16] for line in lines] == [
+        "submitting attem",
+        "attempt 1 is job",
+        "attempt 1 is job",
+        "waiting: the job",
+    ]
+
+
+def test_run_shows_lines_on_standard_error_and_nothing_without_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeCluster(metrics={"loss": 0.5}) as cluster:
+        run(spec_at(tmp_path), cluster)
+        shown = capsys.readouterr()
+        run(spec_at(tmp_path / "quiet"), cluster, progress=False)
+    assert capsys.readouterr() == ("", "")
+    assert shown.out == ""
+    assert " trained: 1 report; last loss=0.5\n" in shown.err
+    assert " | a line of the fake job\n" in shown.err
+
+
+def test_user_text_is_shown_as_plain_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with FakeCluster(log="[red]\x1b[2J\x1b]0;title\x07markup[/nothing]\n") as cluster:
+        run(spec_at(tmp_path), cluster)
+    assert " | [red]markup[/nothing]\n" in capsys.readouterr().err
+
+
+# ---- outcomes
+
+
+def words(spec: Any, result: Any) -> list[str]:
+    return step_kind(spec.kind).words(spec, result)
+
+
+def test_an_evaluation_says_which_conditions_it_met_or_missed(tmp_path: Path) -> None:
+    fields = {"evaluate": "devtools.steps:evaluate", "checkpoint": str(tmp_path), "compare_to": str(tmp_path)}
+    spec = EvaluateSpec(**fields, thresholds={"accuracy": {"min": 0.95}, "mae": {"max": 2}}, must_beat=["f1"])
+    ref = RunRef(uri=str(tmp_path), name="run")
+    metrics = {"accuracy": 0.958, "mae": 1.5, "f1": 0.9}
+    passed = EvaluationResult(run=ref, metrics=metrics, compared_metrics={"f1": 0.8}, passed=True)
+    assert words(spec, passed)[0] == "passed: accuracy 0.958 ≥ 0.95; mae 1.5 ≤ 2; f1 0.9 against 0.8 of the other"
+    failed = EvaluationResult(run=ref, metrics=metrics, passed=False, failed={"accuracy": "0.958 < min 0.96 (by 0.002)"})
+    assert words(spec, failed)[0] == "failed: accuracy 0.958 < min 0.96 (by 0.002)"
+    assert words(EvaluateSpec(**{**fields, "compare_to": None}), passed)[0] == "evaluated: accuracy=0.958 mae=1.5 f1=0.9"
+
+
+def test_a_training_says_its_best_and_last_checkpoint(tmp_path: Path) -> None:
+    config = {"name": "run", "checkpoint_config": {"checkpoint_score_attribute": "loss", "checkpoint_score_order": "min"}}
+    spec = spec_at(tmp_path, run_config=config)
+    result = TrainResult(
+        run=RunRef(uri="/r", name="run"),
+        metrics={"loss": 0.5},
+        reports=3,
+        checkpoint="/r/c3",
+        best_checkpoint="/r/c1",
+        best_score=0.25,
+    )
+    lines = ["trained: 3 reports; last loss=0.5", "best checkpoint with loss=0.25: /r/c1", "last checkpoint: /r/c3"]
+    assert words(spec, result) == lines
+
+
+def test_a_promotion_in_words() -> None:
+    version = ModelVersion(name="digits", version=3, checkpoint="/r/c1", metrics={"accuracy": 0.97})
+    said = "promoted: version 3 of digits is the champion, accuracy=0.97; checkpoint: /r/c1"
+    assert outcomes.promoted(version, "champion") == said
+
+
+@pytest.mark.parametrize(("kind", "fields", "first"), [
+    ("retrain", {"outcome": "kept", "reason": "accuracy: 0.958 < the other's 0.971", "champion": 2},
+     "not promoted: accuracy: 0.958 < version 2's 0.971; version 2 stays the champion"),
+    ("retrain", {"outcome": "promoted", "reason": "version 3 of digits is the champion", "champion": 3},
+     "promoted: version 3 of digits is the champion"),
+    ("retrain", {"outcome": "skipped", "reason": "the data is that of version 2", "champion": 0},
+     "skipped: the data is that of version 2"),
+    ("batch_infer", {"output": "/out", "rows": 1200}, "predicted: 1200 rows"),
+    ("tune", {"best": {"run": {"uri": "/r", "name": "t"}}, "best_config": {"lr": 0.1}, "table": "/t",
+              "metrics": {"loss": 0.5}, "trials": {"finished": 3, "failed": 1}},
+     "found: the best trial with loss=0.5: lr=0.1"),
+])  # fmt: skip
+def test_every_kind_of_step_says_how_it_ended(kind: str, fields: dict[str, Any], first: str) -> None:
+    class Spec:
+        alias, metric = "champion", "loss"
+
+    declared = step_kind(kind)
+    assert declared.words(Spec(), declared.result(run=RunRef(uri="/r", name="r"), **fields))[0] == first
