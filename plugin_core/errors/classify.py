@@ -80,22 +80,22 @@ def classify(error: BaseException) -> RayTrainWorkflowsError:
     One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. Full
     storage takes precedence over that, because a retry cannot fix it.
     """
-    causes = _causes(error)
+    causes = unwrapped(error)
     for cause in causes.values():
         if isinstance(cause, RayTrainWorkflowsError) and not isinstance(cause, StorageError):
             return cause
     for rank, cause in causes.items():
         if _is_full(cause):
-            why = f"{_where(rank)}the storage is full ({_one_line(cause)}); the last complete checkpoint is kept"
+            why = f"{_where(rank)}the storage is full ({one_line(cause)}); the last complete checkpoint is kept"
             return StorageFullError(why, _details(causes))
     for rank, cause in causes.items():
-        if _is_infrastructure(cause):
-            return InfrastructureError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+        if is_infrastructure(cause):
+            return InfrastructureError(f"{_where(rank)}{one_line(cause)}", _details(causes))
     rank, cause = next(iter(causes.items()))
-    return UserCodeError(f"{_where(rank)}{_one_line(cause)}", _details(causes))
+    return UserCodeError(f"{_where(rank)}{one_line(cause)}", _details(causes))
 
 
-def _causes(error: BaseException) -> dict[Any, BaseException]:
+def unwrapped(error: BaseException) -> dict[Any, BaseException]:
     """Unwrap Ray's exceptions: worker rank (None: not a worker) → exception."""
     from ray.exceptions import RayActorError, RayTaskError
     from ray.train import ControllerError, WorkerGroupError
@@ -103,7 +103,7 @@ def _causes(error: BaseException) -> dict[Any, BaseException]:
     if isinstance(error, WorkerGroupError) and error.worker_failures:
         return dict(sorted(error.worker_failures.items()))
     if isinstance(error, ControllerError):
-        return _causes(error.controller_failure)
+        return unwrapped(error.controller_failure)
     if isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         setattr(error.cause, TRACEBACK, str(error))
         return {None: error.cause}
@@ -128,7 +128,7 @@ def _is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or bool(_FULL.search(str(error))))
 
 
-def _is_infrastructure(error: BaseException) -> bool:
+def is_infrastructure(error: BaseException) -> bool:
     from ray.exceptions import RayError, RayTaskError, UserCodeException
 
     from plugin_core.ray_internals.train_errors import RayTrainError
@@ -203,7 +203,7 @@ def _where(rank: Any) -> str:
     return "" if rank is None else f"worker {rank}: "
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     message = next((line for line in lines if line.strip()), "")
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -12,3 +12,11 @@ from ray.train.v2._internal.execution.callback import WorkerGroupCallback as Wor
 def state_name(state: Any) -> str:
     """The controller state's name in lower case: initializing, scheduling, running, restarting, …"""
     return str(state._state_type.state_name).lower()
+
+
+def worker_processes(worker_group: Any) -> dict[int, tuple[int, str]]:
+    """Each worker's process id and host name, by its rank."""
+    return {
+        worker.distributed_context.world_rank: (worker.metadata.pid, worker.metadata.hostname)
+        for worker in worker_group.get_workers()
+    }

@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 
 from plugin_core.errors import FencedError, InfrastructureError, StepTimeoutError, StorageFullError, UserCodeError
-from plugin_core.errors.classify import TRACEBACK, _CreationError, _is_infrastructure, classify
+from plugin_core.errors.classify import TRACEBACK, _CreationError, classify, is_infrastructure
 from plugin_core.errors.shown import did_you_mean
 
 PEER = RuntimeError("[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1: Connection reset by peer")
@@ -183,7 +183,7 @@ def test_an_error_from_an_actors_constructor_is_judged_by_the_name_and_text_that
     lost = ["ConnectionResetError: [Errno 104] Connection reset by peer", f"RuntimeError: {LOSSES['gloo, reset']}"]
     lost += ["botocore.exceptions.EndpointConnectionError: Could not connect to the endpoint URL"]
     wrong = ["ValueError: no column 'heartbeat'", "FileNotFoundError: [Errno 2] No such file or directory: '/data/preempt'"]
-    assert [_is_infrastructure(_CreationError(text)) for text in (*lost, *wrong)] == [True] * 3 + [False] * 2
+    assert [is_infrastructure(_CreationError(text)) for text in (*lost, *wrong)] == [True] * 3 + [False] * 2
 
 
 def test_an_error_that_was_raised_from_a_lost_connection_is_that_loss() -> None:

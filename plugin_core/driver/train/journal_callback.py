@@ -7,10 +7,20 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
+from plugin_core.driver import takeover
+from plugin_core.driver.train import restarts
 from plugin_core.driver.train.snapshot import Standing
-from plugin_core.ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback, state_name
+from plugin_core.ray_internals.controller import (
+    ControllerCallback,
+    ReportCallback,
+    WorkerGroupCallback,
+    state_name,
+    worker_processes,
+)
 from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import JournalWriter
+from plugin_core.specs.json_values import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +35,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     An entry's `metrics` are rank 0's; with `all_ranks` it also has every rank's, in order, as `ranks`. `report` counts all
     reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
     after the checkpoint's, so repeated reports repeat an index.
+
+    The entry of a restart says why, and what the workers resume from; that of a failure says why.
     """
 
     def __init__(
@@ -34,6 +46,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         standing: Standing,
         then: Callable[[dict[str, Any]], None] | None = None,
         all_ranks: bool = False,
+        max_failures: int = 0,
     ):
         self._run_uri = run_uri
         self._attempt = attempt
@@ -44,11 +57,22 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._then = then
         self._all_ranks = all_ranks
         self._writer: JournalWriter | None = None
+        self._max_failures = max_failures
+        self._failures = 0
+        self._failed = False
+        self._resumes = standing.checkpoint
+        self._workers: dict[int, str] = {}
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._index = self._start
         while self._lost:
             self._append(self._lost.pop(0))
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        found = worker_processes(worker_group)
+        self._workers = {rank: f"pid {pid}, {host}" for rank, (pid, host) in found.items()}
+        hosts = len({host for _, host in found.values()})
+        self._append({"phase": "running", "workers": len(found), "hosts": hosts})
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
         self._reports += 1
@@ -57,6 +81,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         name = posixpath.basename(checkpoint.path) if checkpoint else None
         if name is not None:
             self._start = self._index
+            self._resumes = name + _counters(metrics[0] if metrics else {})
         entry = {
             "report": self._reports,
             "index": self._index,
@@ -72,8 +97,27 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
 
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         before, now = state_name(previous_state), state_name(current_state)
-        if before != now:
-            self._append({"phase": now})
+        if before == now:
+            return
+        entry: dict[str, Any] = {"phase": now}
+        error = getattr(current_state, "training_failed_error", None)
+        try:
+            if error is not None and not self._failed:
+                entry |= self._why(now, error)
+        except Exception:
+            logger.exception("the journal does not say why: %s", now)
+        self._append(entry)
+
+    def _why(self, state: str, error: BaseException) -> dict[str, Any]:
+        """What the entry says of an error: of one that ends the training once, in whichever state it shows first."""
+        why = takeover.masked(restarts.why(error, self._workers))
+        counts = restarts.counts(error)
+        self._failures += counts
+        if state == "errored" or not restarts.is_restart(error):
+            self._failed = True
+            return {"phase": "failed", "why": why}
+        numbers = {"failure": self._failures, "most": self._max_failures} if counts else {}
+        return {"why": why, "from": takeover.masked(self._resumes), **numbers}
 
     def after_controller_finish(self, result: Any) -> None:
         if self._writer is not None:
@@ -86,3 +130,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
             self._writer.append(entry)
         except Exception:
             logger.exception("the journal is missing an entry: %s", entry)
+
+
+def _counters(metrics: dict[str, Any]) -> str:
+    """The counters of a report, such as ", step 160"."""
+    return "".join(f", {name} {metrics[name]:g}" for name in COUNTERS if is_number(metrics.get(name)))

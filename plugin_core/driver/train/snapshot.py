@@ -29,11 +29,12 @@ from plugin_core.storage.threads import parallel
 @dataclass(frozen=True)
 class Standing:
     """A run's state before an attempt: the number of `reports` so far, the `index` (from 1; see `journal_callback`) of the
-    report whose checkpoint it resumes from, and the journal entries `lost` in a kill."""
+    report whose `checkpoint` it resumes from, and the journal entries `lost` in a kill."""
 
     reports: int = 0
     index: int = 0
     lost: tuple[dict[str, Any], ...] = ()
+    checkpoint: str = ""
 
 
 def standing_of(rundir: RunDir, history: History) -> Standing:
@@ -48,7 +49,8 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
         report = {"report": reports + number, "index": last + number}
         lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name})
         index[entry.name] = last + number
-    return Standing(reports + len(lost), index[listed[-1].name] if listed else 0, tuple(lost))
+    last_name = listed[-1].name if listed else ""
+    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), last_name)
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:

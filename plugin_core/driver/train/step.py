@@ -69,7 +69,14 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         environment=context.worker_environment,
     )
     callbacks = [
-        JournalCallback(uri, attempt, standing_of(context.rundir, history), on_report, all_ranks=spec.report_all_ranks),
+        JournalCallback(
+            uri,
+            attempt,
+            standing_of(context.rundir, history),
+            on_report,
+            all_ranks=spec.report_all_ranks,
+            max_failures=spec.run_config.failure_config.max_failures,
+        ),
         GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
     ]
     datasets = {
