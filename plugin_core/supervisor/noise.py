@@ -58,6 +58,9 @@ TRACEBACKS = {
     r"Exception raised in callback hook '\w+' from callback 'GuardCallback'": "how a training is ended on purpose",
 }
 
+#: Characters of a line that decide about it: a line may be very long, and the event loop waits.
+LOOKED_AT = 1000
+
 _PROCESS = re.compile(r"\((?P<name>[\w.:*<>()-]+(?: pid=\d+)?(?:, ip=[\d.:a-f]+)?|raylet|pid=\w+)\) ?(?P<said>.*)")
 _KNOWN = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
 _BLOCKS = [(re.compile(begin), re.compile(end)) for begin, (end, _) in BLOCKS.items()]
@@ -68,7 +71,7 @@ _CHAINED = re.compile(r"$|Traceback \(most recent call last\)|The above exceptio
 #: What a line says about itself, the worst first.
 _LEVELS = (
     (logging.ERROR, re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|^(\w+\.)*\w*(Error|Exception|Interrupt)(:|$)|^\[[^]]* E \d+ ")),
-    (logging.WARNING, re.compile(r"\bWARN(ING)?\b|\w*Warning: |^\[[^]]* W \d+ ")),
+    (logging.WARNING, re.compile(r"\bWARN(ING)?\b|Warning: |^\[[^]]* W \d+ ")),
 )
 
 
@@ -125,6 +128,6 @@ def worst(lines: Iterable[str]) -> tuple[str, int]:
 
 
 def _parts(line: str) -> tuple[str, str]:
-    """A line's process, "" for the driver, and what it says."""
-    match = _PROCESS.fullmatch(line)
-    return (match["name"], match["said"]) if match else ("", line)
+    """A line's process, "" for the driver, and the beginning of what it says."""
+    match = _PROCESS.fullmatch(line[:LOOKED_AT])
+    return (match["name"], match["said"]) if match else ("", line[:LOOKED_AT])

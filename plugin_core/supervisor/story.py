@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+from plugin_core.specs.outcomes import metrics as in_line
 from plugin_core.supervisor import noise
 from plugin_core.supervisor.events import Event, Line, Log
 
@@ -118,11 +119,9 @@ def _failure(entry: dict[str, Any], why: str) -> str:
 
 
 def report_in_words(entry: dict[str, Any], reading: object) -> str:
-    metrics = entry["metrics"]
-    said = metrics_in_words({name: value for name, value in metrics.items() if name != "progress"})
-    text = f"report {entry['report']}: {said}" + (f" ({reading})" if str(reading) else "")
+    metrics = {name: value for name, value in entry["metrics"].items() if name != "progress"}
+    if "trials" in entry:
+        trials = f"{metrics.pop('trials_over', 0)} of {entry['trials']} trials done"
+        return f"trial {metrics.pop('trial', '?')}: {in_line(metrics)}; {trials}"
+    text = f"report {entry['report']}: {in_line(metrics)}" + (f" ({reading})" if str(reading) else "")
     return f"{text}; {entry['checkpoint']} is kept" if entry.get("checkpoint") else text
-
-
-def metrics_in_words(metrics: dict[str, Any]) -> str:
-    return " ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

@@ -110,7 +110,8 @@ def test_the_reports_are_in_the_task_runs_log_on_the_server(flows: Flows, chain:
     wait_until(lambda: any(line.message.startswith("report 3:") for line in flows.client.read_logs(log)))
     messages = [line.message for line in flows.client.read_logs(log)]
     assert any(message.startswith("report 1: epoch=0") for message in messages)
-    assert f"run directory: {flows.rundir('chain', 'train').uri}" in messages
+    assert any(message.endswith(f"; run directory: {flows.rundir('chain', 'train').uri}") for message in messages)
+    assert any(message.startswith("trained: 3 reports; last epoch=2") for message in messages)
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from plugin_core import BatchInferSpec, DatasetConfig, LocalCluster, RunConfig, 
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.output_folder import COMMIT
-from plugin_core.supervisor.follower import Event
+from plugin_core.supervisor.events import Event
 
 
 class Doubler:

@@ -52,6 +52,7 @@ def test_run_status_result_logs_and_cancel(folder: Path, head: Head, s3: str, wh
     result = parse_result(json.loads(done.stdout))
     assert result.metrics == {"answer": 42}
     assert "report 1: answer=42" in done.stderr
+    assert "trained: 1 report; last answer=42" in done.stderr
     assert raytrain(folder, "result", uri).stdout == done.stdout
     assert "succeeded" in raytrain(folder, "status", uri).stdout
     assert "result: {" in raytrain(folder, "logs", uri).stdout

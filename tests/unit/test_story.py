@@ -17,7 +17,8 @@ from plugin_core.specs import outcomes
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.supervisor import noise, story
 from plugin_core.supervisor.events import Event, Line
-from plugin_core.supervisor.story import Story, phase_in_words
+from plugin_core.supervisor.progress import Reading
+from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 
@@ -117,6 +118,12 @@ def test_why_workers_restart_is_a_line() -> None:
     assert phase_in_words(entry).endswith("was killed; failure 1 of 3; starting again, for want of a checkpoint")
     words = phase_in_words({**entry, "most": -1, "from": "checkpoint_16, step 160"})
     assert words == "worker rank 1 (pid 7, vm) was killed; failure 1; resuming from checkpoint_16, step 160"
+
+
+def test_a_search_says_how_many_trials_are_done() -> None:
+    metrics = {"trial": "ab12", "loss": 0.5, "best": 0.25, "trials_over": 3, "progress": 0.3}
+    entry = {"report": 7, "metrics": metrics, "checkpoint": None, "trials": 10}
+    assert report_in_words(entry, Reading(0.3)) == "trial ab12: loss=0.5 best=0.25; 3 of 10 trials done"
 
 
 def kept(name: str) -> list[str]:

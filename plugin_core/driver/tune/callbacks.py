@@ -44,7 +44,7 @@ class Search:
             "trials_over": len(self.over),
             "progress": min(1.0, len(self.over) / self.spec.trials),
         }
-        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None})
+        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, "trials": self.spec.trials})
 
 
 _search: Search | None = None
