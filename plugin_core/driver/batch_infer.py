@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver import datasets
@@ -10,6 +12,7 @@ from plugin_core.driver.evaluate.predictor import Predict, pool
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.runs import output_folder
 from plugin_core.runs.fence import Fence
+from plugin_core.runs.journal import JournalWriter
 from plugin_core.runs.lineage import check_framework
 from plugin_core.specs import BatchInferSpec
 from plugin_core.specs.results import BatchInferResult
@@ -35,7 +38,7 @@ def run(context: StepContext) -> BatchInferResult:
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
     dataset = datasets.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
     context.set_phase("predicting")
-    with pool(spec, context.room) as options:
+    with pool(spec, context.room) as options, _rows_in_journal(context):
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
         if spec.output_columns is not None:
             predicted = predicted.select_columns(spec.output_columns)
@@ -43,6 +46,19 @@ def run(context: StepContext) -> BatchInferResult:
     context.set_phase("committing")
     rows = output_folder.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
     return _result(context, folder, rows)
+
+
+@contextmanager
+def _rows_in_journal(context: StepContext) -> Iterator[None]:
+    """While rows are predicted, write to the journal how many there are."""
+    from plugin_core.ray_internals.data_progress import rows_told
+
+    journal = JournalWriter(context.rundir, context.attempt)
+    try:
+        with rows_told(Predict.__name__, lambda rows: journal.append({"phase": "predicting", "rows": rows})):
+            yield
+    finally:
+        journal.close()
 
 
 def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResult:
@@ -56,6 +72,9 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
     import ray.data
     from ray.data.checkpoint import CheckpointConfig
 
+    from plugin_core.ray_internals import data_progress
+
+    data_progress.begin()
     settings = ray.data.DataContext.get_current()
     settings.execution_options.preserve_order = spec.preserve_order
     if spec.key_column is not None:

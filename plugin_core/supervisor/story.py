@@ -102,6 +102,8 @@ def phase_in_words(entry: dict[str, Any]) -> str:
     phase = str(entry["phase"])
     if why := entry.get("why"):
         return _failure(entry, str(why))
+    if "rows" in entry:
+        return f"{phase}: {entry['rows']} rows so far"
     if "workers" in entry:
         many, hosts = entry["workers"], entry.get("hosts", 1)
         on = f" on {hosts} nodes" if hosts > 1 else ""

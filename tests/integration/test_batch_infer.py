@@ -101,6 +101,7 @@ def test_parquet_by_partition_with_chosen_columns(
     log = "".join(event.text for event in told if event.kind == "log")
     assert "Total Progress: " in log, "Ray Data says how far it is"
     assert "row/s" not in log, "in lines, not in bars that are drawn again"
+    assert [event.data["rows"] for event in told if "rows" in event.data and event.kind == "phase"][-1] == 2000
     assert result.rows == 2000
     assert result.output == str(tmp_path / "out" / "attempt-001")
     found = read(str(tmp_path / "out"), partitioning="hive", format="parquet", exclude_invalid_files=True)

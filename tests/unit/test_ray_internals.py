@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOM = ROOT / "plugin_core" / "ray_internals"
 NEEDED = {
+    "ray.data._internal.execution.execution_callback": {"ExecutionCallback"},
     "ray._private.dict": {"flatten_dict"},
     "ray._private.worker": {"WORKER_MODE", "global_worker"},
     "ray._raylet": {"GcsClient"},

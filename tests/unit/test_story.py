@@ -120,6 +120,10 @@ def test_why_workers_restart_is_a_line() -> None:
     assert words == "worker rank 1 (pid 7, vm) was killed; failure 1; resuming from checkpoint_16, step 160"
 
 
+def test_a_batch_inference_says_how_many_rows_are_predicted() -> None:
+    assert phase_in_words({"phase": "predicting", "rows": 1200}) == "predicting: 1200 rows so far"
+
+
 def test_a_search_says_how_many_trials_are_done() -> None:
     metrics = {"trial": "ab12", "loss": 0.5, "best": 0.25, "trials_over": 3, "progress": 0.3}
     entry = {"report": 7, "metrics": metrics, "checkpoint": None, "trials": 10}
