@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,24 @@ def test_a_cancel_that_only_storage_records_stops_the_driver(tmp_path: Path) -> 
         watched.rundir.cancel()
         assert watched.called.wait(30)
     assert isinstance(watched.stopped[0], StepCancelledError)
+
+
+def test_the_phases_are_recorded_when_they_change_and_with_their_times(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    before = time.time()
+    with watched.watch:
+        for phase in ("fitting the preprocessor", "training", "training"):
+            watched.watch.enter(phase)
+        while len(watched.rundir.phases(1)) < 2:
+            time.sleep(0.01)
+        version = watched.rundir.attempts().of(1, "phases")
+        for beats in (5, 10):
+            while (watched.rundir.heartbeat(1) or Heartbeat(0, "")).counter < beats:
+                time.sleep(0.01)
+        assert watched.rundir.attempts().of(1, "phases") == version, "it is written only when it changes"
+    told = watched.rundir.phases(1)
+    assert [phase.phase for phase in told] == ["fitting the preprocessor", "training"]
+    assert before <= told[0].time <= told[1].time <= time.time()
 
 
 def test_a_higher_attempt_stops_the_driver(tmp_path: Path) -> None:

@@ -9,15 +9,17 @@ import pytest
 
 from plugin_core import EvaluateSpec, EvaluationResult, RunRef, TrainResult, run
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.errors import UserCodeError
 from plugin_core.errors.plain_text import plain
 from plugin_core.registry.base import ModelVersion
-from plugin_core.runs.directory import AttemptEnd, Phase
+from plugin_core.runs.directory import AttemptEnd, Phase, RunDir
 from plugin_core.specs import outcomes
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.supervisor import noise, story
 from plugin_core.supervisor.events import Event, Line
 from plugin_core.supervisor.progress import Reading
+from plugin_core.supervisor.screen import Screen
 from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
@@ -217,6 +219,67 @@ def test_run_shows_lines_on_standard_error_and_nothing_without_progress(
     assert shown.out == ""
     assert " trained: 1 report; last loss=0.5\n" in shown.err
     assert " | a line of the fake job\n" in shown.err
+
+
+def test_a_terminal_shows_a_bar_below_the_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "150")
+    heard: list[Event] = []
+    with Screen(listener=heard.append) as screen:
+        assert screen.log is not None
+        assert screen.listener is not None
+        screen.log(Line("2 workers started"))
+        screen.listener(Event("report", "report 2: [red]loss=1", reading=Reading(0.4, 1.0, 45.0)))
+        screen.log(Line("report 2"))
+    shown = plain(capsys.readouterr().err)
+    assert "2 workers started\n" in shown
+    bar = next(line for line in shown.split("\n") if "40%" in line)
+    assert "45 s left" in bar
+    assert "report 2: [red]loss=1" in bar
+    assert [event.text for event in heard] == ["report 2: [red]loss=1"]
+
+
+def test_a_head_that_has_to_be_started_is_a_line_before_it_is(tmp_path: Path) -> None:
+    class Sleeping(FakeCluster):
+        async def lives(self) -> bool:
+            return False
+
+        async def connect(self) -> JobsClient:
+            lines.append(Line("connecting"))
+            return await super().connect()
+
+    lines: list[Line] = []
+    with Sleeping() as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster, log=lines.append))
+        assert [line.text for line in lines[1:]] == ["starting a fake cluster", "connecting"]
+        run_sync(Supervisor(rundir, cluster, log=lines.append).submit())
+    texts = [line.text for line in lines[3:]]
+    assert texts[:3] == ["submitting attempt 1", "starting a fake cluster", "connecting"]
+
+
+def test_a_reader_in_another_process_gets_each_phase_of_the_driver_once(tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    async def looks(rundir: RunDir, cluster: FakeCluster) -> None:
+        supervisor = Supervisor(rundir, cluster, since_attempt=0, log=lambda line: texts.append(line.text), reader="try 1")
+        await supervisor.step()
+        await supervisor.step()
+        await supervisor.close()
+
+    phases = [Phase(T, "fitting the preprocessor"), Phase(T + 1, "training")]
+    with FakeCluster(plays=["hang"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        for known in (1, 2, 2):
+            rundir.show_phases(1, phases[:known])
+            run_sync(looks(rundir, cluster))
+    assert [text for text in texts if text in ("fitting the preprocessor", "training")] == [
+        "fitting the preprocessor",
+        "training",
+    ]
 
 
 def test_user_text_is_shown_as_plain_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
