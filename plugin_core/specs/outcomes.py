@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from plugin_core.specs.json_values import is_number
 
 #: Most metrics that a line names; the result has all.
 MOST = 12
+#: Most characters of a metric in a line.
+CHARACTERS = 100
 
 
 def any_step(spec: Any, result: Any) -> list[str]:
@@ -87,5 +90,11 @@ def promoted(version: Any, alias: str) -> str:
 
 def metrics(found: Mapping[str, Any]) -> str:
     """Metrics in one line, the first `MOST` of them."""
-    named = [f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in found.items()]
-    return " ".join(named[:MOST]) + (f" … ({len(named) - MOST} more)" if len(named) > MOST else "")
+    named = [f"{name}={_short(value)}" for name, value in itertools.islice(found.items(), MOST)]
+    return " ".join(named) + (f" … ({len(found) - MOST} more)" if len(found) > MOST else "")
+
+
+def _short(value: Any) -> str:
+    """A metric may be any text."""
+    text = f"{value:.4g}" if isinstance(value, float) else " ".join(str(value).split())
+    return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…"

@@ -6,23 +6,31 @@ import logging
 import shlex
 
 from plugin_core.runs.directory import RunDir
+from plugin_core.specs.outcomes import any_step
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.events import Event, Listener
 from plugin_core.supervisor.progress import duration
 
+logger = logging.getLogger(__name__)
+
 
 async def tell_outcome(rundir: RunDir, result: StepResult, tell: Listener) -> None:
-    """Two reads: the spec, and how long the attempt took."""
+    """Two reads: the spec, and how long the attempt took. Never raises: the result is there, whatever can be said of it."""
     threads = Threads.of(rundir.uri)
-    spec, end = await threads(rundir.read_spec), await threads(rundir.end, result.run.attempt)
+    took = f"attempt {result.run.attempt}"
+    try:
+        spec, end = await threads(rundir.read_spec), await threads(rundir.end, result.run.attempt)
+        lines = step_kind(spec.kind).words(spec, result)  # a package's own kind has words of its own
+        took += f" took {duration(end.elapsed_s)}" if end is not None and end.elapsed_s else ""
+    except Exception:
+        logger.exception("the outcome could not be put in words")
+        lines = any_step(None, result)
     for warning in result.warnings:
         tell(Event("outcome", f"warning: {warning}", level=logging.WARNING))
-    attempts = f"attempt {result.run.attempt}"
-    took = f"{attempts} took {duration(end.elapsed_s)}" if end is not None and end.elapsed_s else attempts
     look = f"{took}; more: `raytrain status {shlex.quote(rundir.uri)}`"
-    tell(Event("outcome", "\n".join([*step_kind(spec.kind).words(spec, result), look]), result.to_json()))
+    tell(Event("outcome", "\n".join([*lines, look]), result.to_json()))
 
 
 def tell_failure(rundir: RunDir, outcome: str, tell: Listener) -> None:

@@ -1,5 +1,6 @@
 """The log that people read: lines made of a run's events, in one voice everywhere."""
 
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -16,7 +17,7 @@ from plugin_core.registry.base import ModelVersion
 from plugin_core.runs.directory import AttemptEnd, Phase, RunDir
 from plugin_core.specs import outcomes
 from plugin_core.specs.step_kinds import step_kind
-from plugin_core.supervisor import noise, story
+from plugin_core.supervisor import noise, outcome, story
 from plugin_core.supervisor.events import Event, Line
 from plugin_core.supervisor.progress import Reading
 from plugin_core.supervisor.screen import Screen
@@ -182,6 +183,18 @@ def test_a_group_is_titled_by_its_worst_line_and_has_its_level() -> None:
     assert lines[2].lines == ("begin", "end")
 
 
+def test_a_result_is_returned_even_if_it_cannot_be_put_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(spec: Any, result: Any) -> list[str]:
+        raise KeyError("loss")
+
+    declared = dataclasses.replace(step_kind("train"), words=broken)
+    monkeypatch.setattr(outcome, "step_kind", lambda kind: declared)
+    told: list[Event] = []
+    with FakeCluster(metrics={"loss": 0.5}) as cluster:
+        assert run(spec_at(tmp_path), cluster, told.append, progress=False).metrics == {"loss": 0.5}
+    assert told[-1].text.startswith("finished: loss=0.5\nattempt 1")
+
+
 def test_a_failure_is_told_after_what_led_to_it_and_says_where_to_look(tmp_path: Path) -> None:
     lines: list[Line] = []
     with FakeCluster(plays=["user_error"]) as cluster:
@@ -320,6 +333,14 @@ def test_a_training_says_its_best_and_last_checkpoint(tmp_path: Path) -> None:
     )
     lines = ["trained: 3 reports; last loss=0.5", "best checkpoint with loss=0.25: /r/c1", "last checkpoint: /r/c3"]
     assert words(spec, result) == lines
+
+
+def test_metrics_of_any_text_and_number_make_one_short_line() -> None:
+    said = outcomes.metrics({"text": "a\nb " + "c" * 1000, **{f"m{n}": n / 3 for n in range(20)}})
+    assert said.startswith("text=a b ccc")
+    assert said.endswith("m10=3.333 … (9 more)")
+    assert len(said) < 300
+    assert "\n" not in said
 
 
 def test_a_promotion_in_words() -> None:
