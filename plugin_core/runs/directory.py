@@ -16,6 +16,7 @@ It holds the run's complete state, so a run can be inspected without its orchest
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -305,7 +306,11 @@ class RunDir:
         self._attempts.child(file_name(attempt, "phases")).write(data)
 
     def phases(self, attempt: int) -> list[Phase]:
-        return self._read_as(list[Phase], f"{FOLDER}/{file_name(attempt, 'phases')}") or []
+        """They are shown and decide nothing, so a damaged file says nothing."""
+        data = self._read(f"{FOLDER}/{file_name(attempt, 'phases')}", RECORD_BYTES)
+        with contextlib.suppress(StorageError):
+            return parse(list[Phase], data or b"[]", self.uri)
+        return []
 
     def write_result(self, result: StepResult) -> StepResult:
         """Write the result if absent; returns the stored one, which may be another attempt's."""

@@ -295,6 +295,16 @@ def test_a_reader_in_another_process_gets_each_phase_of_the_driver_once(tmp_path
     ]
 
 
+def test_a_damaged_file_of_phases_holds_up_nothing(tmp_path: Path) -> None:
+    with FakeCluster(plays=["linger"]) as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path), cluster))
+        run_sync(Supervisor(rundir, cluster).submit())
+        rundir.step.child("attempts/001.phases.json").write(b'[{"time": "noon", "phase": 1}]')
+        assert rundir.phases(1) == []
+        rundir.show_phases(1, [Phase(float("1e300"), "odd"), Phase(T, "training")])
+        assert [phase.phase for phase in rundir.phases(1)] == ["odd", "training"]
+
+
 def test_user_text_is_shown_as_plain_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with FakeCluster(log="[red]\x1b[2J\x1b]0;title\x07markup[/nothing]\n") as cluster:
         run(spec_at(tmp_path), cluster)
