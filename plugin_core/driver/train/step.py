@@ -220,7 +220,7 @@ def _best_score(history: History, best: CheckpointRef | None) -> float | None:
     if best is None or history.score is None:
         return None
     entry = history.checkpoints.get(best.uri.rstrip("/").rpartition("/")[2])
-    value = metric(entry["metrics"], history.score) if entry else None
+    value: Any = metric(entry["metrics"], history.score) if entry else None
     return float(value) if is_number(value) and math.isfinite(value) else None
 
 
