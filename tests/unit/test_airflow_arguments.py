@@ -22,7 +22,7 @@ from tests.support.airflow_tasks import loop, train_operator
     [
         (lambda: train_operator(scaling_config={"num_wrokers": 2}), "scaling_config.num_wrokers: unknown field"),
         (lambda: train_operator(datasets={"train": {"path": "x.csv", "colums": ["a"]}}), "datasets.train.colums: unknown"),
-        (lambda: train_operator(framework="torhc"), "(did you mean 'torch'?)"),
+        (lambda: train_operator(framework="torhc"), "(did you mean torch?)"),
         (lambda: RayStepOperator(task_id="t", spec={"kind": "evaluat"}), "kind: got 'evaluat'; expected one of train"),
         (lambda: RayTrainOperator(task_id="t", spec="step.yaml"), "train_loop_confg: unknown field"),
     ],

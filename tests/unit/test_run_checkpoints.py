@@ -86,12 +86,14 @@ def test_nested_trainings_and_evaluations_are_looked_at_too(tmp_path: Path) -> N
     assert len(remarks) == 2
 
 
-def test_a_step_runs_with_the_choice_says_so_and_a_retry_keeps_it(tmp_path: Path) -> None:
-    rundir, told = source(tmp_path), []
+def test_a_step_runs_with_the_choice_says_so_and_a_retry_keeps_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rundir = source(tmp_path)
     spec = spec_at(tmp_path, resume_from=rundir.uri)
     with FakeCluster(shares_this_machine=True) as cluster:
-        first = run(spec, cluster, lambda event: told.append(event.text))
-        assert any("taking its latest checkpoint, checkpoint_c" in line for line in told)
+        first = run(spec, cluster)
+        assert "taking its latest checkpoint, checkpoint_c" in capsys.readouterr().err
         assert RunDir.at(first.run.uri).read_spec().resume_from == reference(rundir, "checkpoint_c")  # type: ignore[attr-defined]
         source(tmp_path, {**LOSSES, "checkpoint_d": 0.0})
         assert run(spec, cluster).run == first.run
