@@ -124,12 +124,12 @@ GPU_PYTHON ?= $(BIN)/python
 test-gpu:
 	$(GPU_PYTHON) -m pytest tests/gpu -q -rs --durations=20
 
-# side by side: the tests wait as often as they work
+# side by side: a test waits for other processes about a third of its time
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j3 lint types fast
 
 fast: $(VENV)/.dev
-	$(BIN)/pytest -q -m "not slow" -n 2 --no-loadscope-reorder --durations=15
+	$(BIN)/pytest -q -m "not slow" -n 3 --no-loadscope-reorder --durations=15
 
 test-all: lint types azurite fuzz
 	$(BIN)/pytest -q -m "not smoke" --durations=30

@@ -36,6 +36,7 @@ def begun(tmp_path: Path, trail: Trail, steps: int) -> RunDir:
     return RunDir.of(spec)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_its_job_and_the_next_one_attaches(
     tmp_path: Path, trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def together(specs: list[TrainSpec], cluster: LocalCluster) -> tuple[list[Any], 
     return asyncio.run(everything()), [event.text for event in told]
 
 
-@pytest.mark.smoke
+@pytest.mark.slow
 def test_two_trainings_with_data_at_once(steps: Steps, cluster: LocalCluster) -> None:
     results, told = together([steps.spec("a"), steps.spec("b")], cluster)
     assert [result.metrics["rows"] for result in results] == [32, 32]

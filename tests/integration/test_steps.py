@@ -176,6 +176,7 @@ def report_to_tune(config: dict[str, Any]) -> None:
             tune.report({"epoch": epoch}, checkpoint=tune.Checkpoint.from_directory(folder))
 
 
+@pytest.mark.slow
 def test_a_loop_that_reports_to_ray_tune_trains(tmp_path: Path, cluster: LocalCluster) -> None:
     result = run(train_spec(str(tmp_path), train_loop_per_worker=report_to_tune), cluster)
     assert (result.metrics, result.reports, result.warnings) == ({"epoch": 1}, 2, [])
@@ -187,6 +188,7 @@ def report_nothing(config: dict[str, Any]) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_a_training_that_reports_nothing_warns_and_fails_where_it_must_not(tmp_path: Path, cluster: LocalCluster) -> None:
     result = run(train_spec(str(tmp_path), train_loop_per_worker=report_nothing), cluster)
     assert result.checkpoint is None
