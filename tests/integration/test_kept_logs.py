@@ -60,7 +60,7 @@ def printing_loop(config: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_after_its_head_was_killed_the_last_lines_of_a_run_and_of_both_ranks_are_shown(
+def test_after_its_head_was_killed_the_last_lines_of_a_run_and_of_each_rank_are_shown(
     tmp_path: Path, own_head: Callable[..., OwnHead]
 ) -> None:
     head = own_head(num_cpus=3)
@@ -73,7 +73,8 @@ def test_after_its_head_was_killed_the_last_lines_of_a_run_and_of_both_ranks_are
     rundir = run_sync(prepare(spec, head.cluster()))
     run_sync(Supervisor(rundir, head.cluster()).submit())
     wait_until(lambda: all("last line of" in everything(rundir, 1, rank_folder(rank)) for rank in (0, 1)))
-    wait_until(lambda: all(f"last line of rank {rank}" in everything(rundir) for rank in (0, 1)))
+    # Ray shows the driver lines that differ only in their numbers once
+    wait_until(lambda: "last line of rank" in everything(rundir))
     for process in head.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -84,6 +85,6 @@ def test_after_its_head_was_killed_the_last_lines_of_a_run_and_of_both_ranks_are
 
     done = logs("--address", head.address)
     assert "as the run directory keeps it" in done.stderr
+    assert "last line of rank" in done.stdout
     for rank in (0, 1):
-        assert f"last line of rank {rank}" in done.stdout
         assert logs("--rank", str(rank)).stdout.splitlines()[-1] == f"last line of rank {rank}"
