@@ -129,7 +129,7 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j3 lint types fast
 
 fast: $(VENV)/.dev
-	$(BIN)/pytest -q -m "not slow" -n 3 --no-loadscope-reorder --durations=15
+	$(BIN)/pytest -q -m "not slow" -n 2 --no-loadscope-reorder --durations=15
 
 test-all: lint types azurite fuzz
 	$(BIN)/pytest -q -m "not smoke" --durations=30

@@ -6,9 +6,11 @@ separate process, so that the head outlives the step that started it, and is sto
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import random
 import secrets
 import shlex
 import shutil
@@ -29,21 +31,34 @@ from filelock import FileLock
 
 from plugin_core.clusters import machine
 from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
+from plugin_core.errors import ClusterUnreachableError
 
+#: Lower ports belong to well-known services; 10001 is Ray's.
+LOWEST_PORT = 11_000
 #: the head is on loopback: ignore the environment's proxies
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that are currently unused."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Distinct loopback ports that are currently unused. The kernel gives none of them to an outgoing connection, so they
+    are still free for a server that takes seconds to start."""
+    ports = random.sample(range(LOWEST_PORT, _first_ephemeral_port()), 100 * count)
+    found: list[int] = []
+    for port in ports:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterUnreachableError(f"cluster: no {count} free ports from {min(ports)} to {max(ports)}")
+
+
+def _first_ephemeral_port() -> int:
     try:
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        first = 32768  # IANA's range begins later
+    return max(first, LOWEST_PORT + 10_000)
 
 
 def plain_executable(folder: str) -> str:

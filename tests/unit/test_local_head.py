@@ -197,3 +197,16 @@ def test_a_heads_idle_time_is_not_measured_by_the_time_of_day(tmp_path: Path, st
     first = used.ago_s()
     assert 0 <= first < 3000
     assert used.ago_s() > first, "it goes on from there"
+
+
+def test_ports_of_a_head_are_free_and_no_outgoing_connection_is_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = keeper._first_ephemeral_port()
+    with socket.socket() as taken:
+        (port,) = keeper.free_ports(1)
+        taken.bind(("127.0.0.1", port))
+        monkeypatch.setattr(keeper.random, "sample", lambda among, count: [port, *range(port + 1, port + 50)])
+        ports = keeper.free_ports(9)
+    assert len(set(ports)) == 9
+    assert port not in ports
+    monkeypatch.undo()
+    assert all(keeper.LOWEST_PORT <= port < first for port in keeper.free_ports(9))
