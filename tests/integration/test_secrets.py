@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from devtools.chaos import wait_until
+from devtools.chaos import drivers, wait_until
 from plugin_core import DatasetConfig, RayCluster, RunConfig, TrainSpec, run
 from plugin_core.clusters.jobs_api import ApiError, JobsClient
 from plugin_core.clusters.local_head import Head
@@ -170,7 +170,7 @@ def test_handed_over_values_do_not_outlive_a_stopped_job(tmp_path: Path, head: H
         wait_until(lambda: reported(1) is not None)
         assert handed_over(head, uri, 1), "the workers need it as long as the driver lives"
         if how == "killed":
-            (driver,) = (process for process in psutil.process_iter(["cmdline"]) if _drives(process, uri))
+            (driver,) = drivers(uri)
             driver.send_signal(signal.SIGKILL)
             wait_until(lambda: reported(2) is not None)
             assert handed_over(head, uri, 2), "the next attempt is handed it anew"
@@ -185,8 +185,3 @@ def test_handed_over_values_do_not_outlive_a_stopped_job(tmp_path: Path, head: H
     assert not os.path.exists(metrics["file"])
     assert commands.holding([key, file]) == []
     assert found_under([tmp_path, Path(head.temp_dir)], [key, file]) == []
-
-
-def _drives(process: psutil.Process, uri: str) -> bool:
-    command = process.info["cmdline"] or []
-    return "plugin_core.driver.attempt" in command and uri in command
