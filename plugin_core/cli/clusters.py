@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from plugin_core.cli.output import Json, cell, console, err, print_json
+from plugin_core.cli.output import Json, answer, cell, console, err, print_json
 from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
 from plugin_core.errors import ClusterUnreachableError
 
@@ -66,10 +66,7 @@ def start(
     from plugin_core.clusters import local_head
 
     head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
-    if as_json:
-        print_json(_facts(head))
-    else:
-        print(_running(head))
+    answer(_running(head), _facts(head), as_json)
 
 
 @cluster_app.command()
@@ -78,10 +75,7 @@ def stop(as_json: Json = False) -> None:
     from plugin_core.clusters import local_head
 
     stopped = local_head.stop()
-    if as_json:
-        print_json({"stopped": stopped})
-    else:
-        print("stopped" if stopped else "not running")
+    answer("stopped" if stopped else "not running", {"stopped": stopped}, as_json)
 
 
 @cluster_app.command()
@@ -91,10 +85,7 @@ def status(as_json: Json = False) -> None:
 
     head = local_head.current()
     if head is None:
-        if as_json:
-            print_json({"running": False})
-        else:
-            print("not running")
+        answer("not running", {"running": False}, as_json)
         return
     jobs = with_client(RayCluster(head.address, head.token), lambda client: client.jobs())
     told = [{"job": job.submission_id, "status": job.status, "run": (job.metadata or {}).get("run", "")} for job in jobs]
@@ -110,20 +101,14 @@ def status(as_json: Json = False) -> None:
 def url(as_json: Json = False) -> None:
     """Print the URL of the embedded cluster's dashboard."""
     head = _head()
-    if as_json:
-        print_json({"url": head.address})
-    else:
-        print(head.address)
+    answer(head.address, {"url": head.address}, as_json)
 
 
 @cluster_app.command()
 def token(as_json: Json = False) -> None:
     """Print the embedded cluster's auth token, a secret: who has it can run code here as you."""
     head = _head()
-    if as_json:
-        print_json({"token": head.token})
-    else:
-        print(head.token)
+    answer(head.token, {"token": head.token}, as_json)
 
 
 @cluster_app.command("open")

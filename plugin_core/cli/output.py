@@ -39,6 +39,14 @@ def print_json(data: Any, indent: int | None = 1) -> None:
     print(json.dumps(json_safe(data), indent=indent, allow_nan=False))
 
 
+def answer(text: str, data: Any, as_json: bool) -> None:
+    """Print one answer, in the form that was asked for."""
+    if as_json:
+        print_json(data)
+    else:
+        print(text)
+
+
 def rows(*columns: str) -> Table:
     """A table without lines, for eyes and for `grep`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

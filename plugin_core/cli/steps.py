@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from plugin_core.cli.clusters import Address, Token, cluster_at
-from plugin_core.cli.output import Json, err, print_json
+from plugin_core.cli.output import Json, answer, err
 from plugin_core.cli.places import RunArgument, Storage, open_run
 
 
@@ -50,7 +50,4 @@ def cancel(
     rundir = open_run(run, storage)
     rundir.read_record()
     became = run_sync(acancel(rundir, cluster_at(address, token)))
-    if as_json:
-        print_json({"run": rundir.uri, "state": became})
-    else:
-        print(became)
+    answer(became, {"run": rundir.uri, "state": became}, as_json)

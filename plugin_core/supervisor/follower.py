@@ -74,9 +74,10 @@ class Follower:
 
     def tell(self, event: Event) -> None:
         """Pass an event on. If a listener raises, it misses that event and the step continues."""
+        event = replace(event, text=plain(event.text))
         for listener in self._listeners:
             try:
-                listener(replace(event, text=plain(event.text)))
+                listener(event)
             except Exception:
                 logger.exception("a listener failed on: %s", event.text[:200])
 
