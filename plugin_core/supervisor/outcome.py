@@ -38,4 +38,4 @@ def tell_failure(rundir: RunDir, outcome: str, tell: Listener) -> None:
     if outcome == "cancelled":
         return
     uri = shlex.quote(rundir.uri)
-    tell(Event("outcome", f"more: `raytrain status {uri}`, and `raytrain logs {uri}` while its cluster is there"))
+    tell(Event("outcome", f"more: `raytrain status {uri}`, and `raytrain logs {uri}`"))
