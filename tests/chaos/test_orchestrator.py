@@ -40,7 +40,7 @@ def result_of(process: subprocess.Popen[str]) -> dict:  # type: ignore[type-arg]
     ("moment", "receipts_left"),
     [
         pytest.param("before the receipt", [], marks=pytest.mark.slow),
-        ("between receipt and submit", [1]),
+        pytest.param("between receipt and submit", [1], marks=pytest.mark.slow),
         pytest.param("after submit", [1], marks=pytest.mark.slow),
         pytest.param("mid-run", [1], marks=pytest.mark.slow),
         pytest.param("between success and reading the result", [1], marks=pytest.mark.slow),

@@ -289,6 +289,7 @@ def test_bad_input_is_one_sentence_and_is_not_retried(scenario: Make, airflow: A
     assert not any(it.runs.glob("bad_input*/.step/attempts/*")), "nothing was submitted"
 
 
+@pytest.mark.slow
 def test_the_connections_test_button_says_what_it_found_or_what_is_wrong(airflow: AirflowServer, gate: Proxy) -> None:
     def tested(**fields: Any) -> dict[str, Any]:
         body = {"connection_id": "tested", "conn_type": "rayjobs", "host": "127.0.0.1", **fields}

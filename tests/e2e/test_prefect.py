@@ -179,7 +179,7 @@ def _materialised(client: SyncPrefectClient) -> dict[str, Any]:
         ("no spec", "SpecError: spec: got int; expected a mapping of fields"),
         pytest.param("another kind", "SpecError: kind: got 'evaluate'; expected TrainSpec", marks=slow),
         pytest.param("an address", "SpecError: cluster: got 'http://127.0.0.1:8265'; expected", marks=slow),
-        ("wrong token", "ClusterRefusedError: "),
+        pytest.param("wrong token", "ClusterRefusedError: ", marks=slow),
         pytest.param("no pickle", "PayloadError: ", marks=slow),
     ],
 )

@@ -38,6 +38,7 @@ def fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, fields: dict[str, Any]) -> None:
     spec = {**fields, "keep": "tests.e2e.test_step_kinds:even"}
     spec["run_config"] = {**spec["run_config"], "name": "rows"}

@@ -11,10 +11,10 @@ from plugin_core.storage.location import Location
 from plugin_core.storage.threads import parallel
 from tests.support.written_runs import STATES, write_run
 
-RUNS = 300
+RUNS = 90
 
 
-def test_ls_of_300_runs_on_s3_takes_at_most_3_requests_a_run() -> None:
+def test_ls_on_s3_takes_at_most_3_requests_a_run() -> None:
     with counting_s3() as (uri, requests):
         storage = Location.of(uri).uri
         # as storages are: most runs are over

@@ -198,6 +198,7 @@ def test_a_training_that_reports_nothing_warns_and_fails_where_it_must_not(tmp_p
         run(train_spec(str(tmp_path), "scored", train_loop_per_worker=report_nothing, run_config=score), cluster)
 
 
+@pytest.mark.slow
 def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: LocalCluster, head: Head) -> None:
     spec = train_spec(str(tmp_path), train_loop_config={"epochs": 1000, "sleep_s": 0.2})
     rundir = run_sync(prepare(spec, cluster))
