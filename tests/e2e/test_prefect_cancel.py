@@ -106,7 +106,7 @@ def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
 
 
 @slow
-@pytest.mark.parametrize("flow", ["direct", "awaited"])
+@pytest.mark.parametrize("flow", ["direct", "submitted", "mapped", "awaited"])
 def test_an_interrupt_from_the_keyboard_stops_the_job(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:
