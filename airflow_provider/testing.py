@@ -211,9 +211,10 @@ class AirflowServer:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}?stringify=false"
         return self.request("GET", path)["value"]
 
-    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str, map_index: int | None = None) -> None:
         """Do what the buttons "mark as failed" and "mark as success" do."""
-        self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state})
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self.request("PATCH", path if map_index is None else f"{path}/{map_index}", {"new_state": state})
 
     def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:
         self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": state})

@@ -70,3 +70,14 @@ def noticing(config: dict[str, Any]) -> None:
         if came or step + 1 == config["steps"] or config.get("always"):
             note(config["trail"] + ".saved", rank=rank, step=step, came=came)
             ray.train.report({"step": step, "total": total}, save({"step": step, "total": total}))
+
+
+def reading(config: dict[str, Any]) -> None:
+    """Counts the rows that this worker gets, and waits for the file `until`, if one is given."""
+    rank = ray.train.get_context().get_world_rank()
+    note(config["trail"], rank=rank, step=0, began=True)
+    rows = sum(len(batch["x"]) for batch in ray.train.get_dataset_shard("train").iter_batches(batch_size=8))
+    while config.get("until") and not Path(config["until"]).exists():
+        time.sleep(0.1)
+    note(config["trail"], rank=rank, step=1, began=False)
+    ray.train.report({"rows": rows})

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from prefect_integration import (
     report_ray_jobs,
     train,
 )
+from tests.support.data_trainings import DataTrainings
 
 
 def training(storage: str, **config: Any) -> TrainSpec:
@@ -109,6 +111,13 @@ def submitted(storage: str) -> None:
 @flow
 def mapped(storage: str) -> None:
     train.map([long(storage, number=number) for number in (1, 2)]).result()
+
+
+@flow
+def eight_with_data(storage: str) -> None:
+    trainings = DataTrainings(Path(storage))
+    results = train.map([trainings.spec(f"run-{number}") for number in range(8)]).result()
+    assert [result.metrics["rows"] for result in results] == [32] * 8
 
 
 @flow

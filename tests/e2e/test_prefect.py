@@ -21,6 +21,7 @@ from plugin_core.runs.directory import RunDir
 from prefect_integration import RayCluster, RayTrainJob
 from tests.e2e.prefect_flows import training
 from tests.e2e.prefect_runs import ROOT, Run, wait_until
+from tests.support.data_trainings import DataTrainings
 
 slow = pytest.mark.slow
 
@@ -132,6 +133,14 @@ def test_a_users_exception_is_not_retried_and_its_message_is_in_the_state(flows:
     assert "the data of epoch 1 is bad" in task.state.message
     assert task.run_count == 1
     assert flows.rundir("bad_data", "train").receipts() == [1]
+
+
+@slow
+def test_eight_mapped_trainings_with_data_take_turns_on_the_head(flows: Flows) -> None:
+    flows.storage.mkdir(exist_ok=True)
+    assert flows.start("eight_with_data").wait(timeout=900) == 0
+    assert {task.state_name for task in flows.tasks("eight_with_data")} == {"Completed"}
+    DataTrainings(flows.storage).check_one_at_a_time([f"run-{number}" for number in range(8)])
 
 
 def test_the_step_is_visible_in_prefect(flows: Flows, chain: list[TaskRun]) -> None:

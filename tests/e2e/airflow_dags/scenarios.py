@@ -104,6 +104,34 @@ def many():
     RayTrainOperator.partial(task_id="train", train_loop_per_worker=loop).expand(train_loop_config=configs)
 
 
+def reading(config):
+    """Counts its rows, and writes down when it began to and when it was done."""
+    import ray.train
+
+    rank = ray.train.get_context().get_world_rank()
+
+    def note(**entry):
+        with Path(config["folder"], config["trail"]).open("a") as trail:
+            trail.write(json.dumps({"rank": rank, "pid": os.getpid(), "time": time.time(), **entry}) + "\n")
+
+    note(step=0, began=True)
+    rows = sum(len(batch["x"]) for batch in ray.train.get_dataset_shard("train").iter_batches(batch_size=8))
+    note(step=1, began=False)
+    ray.train.report({"rows": rows})
+
+
+@dag(schedule=None, default_args=COMMON)
+def many_with_data():
+    """Two workers and their data are 3 CPUs."""
+    folder = "{{ dag_run.conf['folder'] }}"
+    RayTrainOperator.partial(
+        task_id="train",
+        train_loop_per_worker=reading,
+        scaling_config={"num_workers": 2},
+        datasets={"train": folder + "/x.csv"},
+    ).expand(train_loop_config=[{"folder": folder, "trail": f"run-{number}.jsonl"} for number in range(8)])
+
+
 MODEL = Asset("scenarios_model")
 
 
@@ -154,7 +182,7 @@ def bad_input():
     train(task_id="nonsense", scaling_config={"num_workers": "{{ 'many' }}"})
 
 
-for made in (deferred, synchronous, last_try, timed, limited, through_a_proxy, mended, many):
+for made in (deferred, synchronous, last_try, timed, limited, through_a_proxy, mended, many, many_with_data):
     made()
 for made in (produces, consumes, consumes_alias, bad_input):
     made()
