@@ -282,10 +282,13 @@ def _close_without_runner(flow_run_id: UUID) -> None:
 
 
 def _main_thread_interrupted() -> bool:
-    """Whether the main thread is handling a KeyboardInterrupt."""
+    """Whether a Ctrl-C ended what the main thread did, and it now leaves `with` blocks, such as the task runner's."""
     handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     # Python 3.11 gives `sys.exc_info()`, later ones the exception
     error = handled[1] if isinstance(handled, tuple) else handled
+    if isinstance(error, asyncio.CancelledError):  # what asyncio makes of a Ctrl-C
+        runner = getattr(getattr(signal.getsignal(signal.SIGINT), "func", None), "__self__", None)
+        return getattr(runner, "_interrupt_count", 0) > 0
     return isinstance(error, KeyboardInterrupt)
 
 

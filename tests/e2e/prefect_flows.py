@@ -126,6 +126,11 @@ async def awaited(storage: str) -> None:
 
 
 @flow
+async def submitted_by_async(storage: str) -> None:
+    await asyncio.wrap_future(train.submit(long(storage), key="fit").wrapped_future)
+
+
+@flow
 def inner(storage: str) -> None:
     train(long(storage), key="fit")
 
