@@ -28,18 +28,20 @@ ONE = ScalingConfig(num_workers=1)
 )
 def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
     """Twice at once; when it returns nothing of the run is alive, and a later call continues where it was."""
-    # an index that takes the connection and never answers: the job is pending until pip gives up
-    with socket.create_server(("127.0.0.1", 0)) as index:
-        options = ["--index-url", f"http://127.0.0.1:{index.getsockname()[1]}/", "--timeout", "20", "--retries", "0"]
-        pip = {"packages": ["this-package-is-nowhere"], "pip_install_options": options}
-        cancel_in(phase, tmp_path, trail, cluster, {"pip": pip} if phase == "pending" else {})
+    # a server that takes the connection and does not answer: the job is pending until it is closed, which Ray waits for
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = {"working_dir": f"https://127.0.0.1:{server.getsockname()[1]}/code.zip"}
+        cancel_in(phase, tmp_path, trail, cluster, code if phase == "pending" else {}, server)
 
 
-def cancel_in(phase: str, tmp_path: Path, trail: Trail, cluster: LocalCluster, runtime_env: dict[str, Any]) -> None:
+def cancel_in(
+    phase: str, tmp_path: Path, trail: Trail, cluster: LocalCluster, runtime_env: dict[str, Any], server: socket.socket
+) -> None:
     loop = {"steps": 200 if phase != "uploading" else 6, "bytes": 2**28 if phase == "uploading" else 0}
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop, runtime_env=runtime_env)
     running = Running(spec, cluster)
     wait_until(lambda: running.rundir.receipts() == [1])
+    download = server.accept()[0] if phase == "pending" else None
     if phase == "starting":
         wait_until(lambda: drivers(running.rundir.uri))
     elif phase == "training":
@@ -50,8 +52,12 @@ def cancel_in(phase: str, tmp_path: Path, trail: Trail, cluster: LocalCluster, r
     both = [threading.Thread(target=lambda: said.append(run_sync(acancel(running.rundir, cluster)))) for _ in range(2)]
     for thread in both:
         thread.start()
+    wait_until(lambda: running.rundir.intent().cancel_through == 1)
+    server.close()
+    if download is not None:
+        download.close()
     for thread in both:
-        thread.join(120)
+        thread.join(300)
     assert said == ["cancelled", "cancelled"]
     assert nothing_left(running.rundir.uri, trail), "when cancel returns, the workers and what they held are free"
     assert isinstance(running.error(), StepCancelledError)
