@@ -61,8 +61,8 @@ _TRIGGER_FAILED = "__fail__"
 class RayStepOperator(BaseOperator):
     """A step on a Ray cluster.
 
-    :param spec: the whole step: a spec, a dict of its fields, or the path of a YAML or JSON file (relative to the DAG
-        file). Subclasses accept the spec's fields as keyword arguments instead.
+    :param spec: the whole step, instead of its fields: a spec, a dict, or the path of a YAML or JSON file (relative to the
+        DAG file).
     :param ray_conn_id: a connection of type `rayjobs`. None, or a missing `ray_default`: the embedded local cluster.
     :param storage_path: where the run is stored if the spec does not say; default: the connection's, then `RAY_STORAGE`,
         then `~/ray_results`.

@@ -244,13 +244,8 @@ class RayBatchInferOperator(RayStepOperator):
 
 class PromoteModelOperator(BaseOperator):
     """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version that it points to then.
-    Safe to retry. An old DAG run that is cleared moves no alias back: the log and `kept` of the version say why.
-
-    :param result: the output of an evaluation, a training, a search or a retraining, or a checkpoint's URI.
-    :param registry: a folder or URI, or `mlflow`; default: `_models/` in the default storage path.
-    :param allow_older: promote a checkpoint that is older than the current one's.
-    :param force: promote whatever speaks against it.
-    """
+    Safe to retry. An old DAG run that is cleared moves no alias back: the log and `kept` of the version say why. `result`
+    may be another task's output."""
 
     template_fields: Sequence[str] = ("result", "name", "alias", "registry", "dataset")
     ui_color = "#e8f7d4"

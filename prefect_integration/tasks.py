@@ -86,7 +86,12 @@ _MOVE: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(
 
 @task(name="run_step", **_OPTIONS)
 def run_step(spec: Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> StepResult:
-    """Run a step of any kind; the other tasks do this for the kind of their name."""
+    """Run a step of any kind; the other tasks do this for the kind of their name.
+
+    :param spec: the step: a spec, a dict of its fields, or the path of a YAML or JSON file.
+    :param cluster: a `RayCluster` block, `plugin_core.RayCluster(address)`, or a `KubeRayCluster`; None: the embedded one.
+    :param key: names the run within the flow run; None: the kind and a hash of the fields.
+    """
     return _run(spec, StepSpec, cluster, key)
 
 

@@ -57,9 +57,15 @@ def promote(
     A checkpoint that is older than the alias's is not promoted, unless `allow_older`: the alias stays, and `kept` of the
     returned version says so. A checkpoint is as old as the run that first made it, however often that run is repeated.
 
-    `result`: that of an evaluation, a training or a search (or its JSON), or a checkpoint. `dataset`: fingerprint of the
-    training data. `expected`: the version the alias must point to now (0: none yet); by default the version of the
-    checkpoint that the evaluation compared to, if any.
+    :param result: that of an evaluation, a training or a search (or its JSON), or a checkpoint.
+    :param name: the model's name in the registry.
+    :param alias: what points to the version, for example `champion`.
+    :param registry: a path, a URI or `mlflow`; None: `_models/` in the default storage path.
+    :param dataset: the fingerprint of the training data.
+    :param expected: the version that the alias must point to now (0: none yet); by default that of the checkpoint that the
+        evaluation compared to, if any.
+    :param force: promote whatever speaks against it.
+    :param allow_older: promote a checkpoint that is older than the alias's.
 
     Raises PromotionRefusedError for an evaluation that did not pass, AliasMovedError if the alias does not point to the
     expected version; `force` promotes anyway.

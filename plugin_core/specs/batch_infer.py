@@ -16,32 +16,30 @@ class BatchInferSpec(StepSpec):
     """Predictions over a dataset of any size, written as files.
 
     `predictor(checkpoint, **config)` is constructed once per actor; its `__call__(batch)` maps a dict of arrays to another,
-    whose columns (or only `output_columns`) are written. A preprocessor saved with the checkpoint transforms each batch
-    first. `concurrency`: the number of actors, or [min, max] of an autoscaling pool; `batch_size` in rows.
-
-    `output_path` must be empty or this run's own. `partition_by`: columns that partition parquet files into folders.
-    `preserve_order`: files and rows in dataset order. `preserve_rows`: the predictor must return as many rows as it gets.
-    `key_column`: a column with a unique key per row, which lets an attempt continue where the last one was killed; without
-    it, an attempt starts over. `framework`: the framework that the predictor expects of the checkpoint.
+    whose columns are written. A preprocessor saved with the checkpoint transforms each batch first.
     """
 
     kind: Literal["batch_infer"] = "batch_infer"
-    predictor: Function
-    checkpoint: CheckpointRef
-    framework: Framework | None = None
-    dataset: DatasetConfig
-    output_path: Place | None = Field(None, description="default: predictions/ in the run directory")
-    output_format: Literal["parquet", "csv", "json"] = "parquet"
-    output_columns: Names | None = None
-    partition_by: Names = []
-    preserve_order: Flag = False
-    preserve_rows: Flag = False
-    key_column: Name | None = None
-    config: Plain = {}
-    batch_size: Count = 1024
-    concurrency: Processes = 1
-    num_cpus: Amount = 1.0
-    num_gpus: Amount = 0.0
+    predictor: Function = Field(
+        description="a class: `predictor(checkpoint, **config)` once an actor, then `predictor(batch)` for each batch"
+    )
+    checkpoint: CheckpointRef = Field(description="the model: a checkpoint, a run, or a result that has one")
+    framework: Framework | None = Field(None, description="refuse a checkpoint of another framework")
+    dataset: DatasetConfig = Field(description="what is predicted for")
+    output_path: Place | None = Field(None, description="an empty folder. None: `predictions/` in the run directory")
+    output_format: Literal["parquet", "csv", "json"] = Field("parquet", description="of the files")
+    output_columns: Names | None = Field(None, description="write only these; None: all that the predictor returns")
+    partition_by: Names = Field([], description="columns that partition parquet files into folders")
+    preserve_order: Flag = Field(False, description="files and rows in the dataset's order")
+    preserve_rows: Flag = Field(False, description="refuse a predictor that returns more or fewer rows than it got")
+    key_column: Name | None = Field(
+        None, description="a unique key in each row, with which an attempt goes on where the last one was killed"
+    )
+    config: Plain = Field({}, description="keyword arguments of `predictor`")
+    batch_size: Count = Field(1024, description="rows in a batch")
+    concurrency: Processes = Field(1, description="actors that predict; a pair is a pool that grows and shrinks")
+    num_cpus: Amount = Field(1.0, description="CPUs of each actor")
+    num_gpus: Amount = Field(0.0, description="GPUs of each actor")
 
     def bundles(self) -> list[Bundle]:
         return pool_bundles(low_and_high(self.concurrency)[0], self.num_cpus, self.num_gpus)

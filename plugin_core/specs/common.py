@@ -87,16 +87,19 @@ Framework = Annotated[str, Strict(), AfterValidator(_known_framework)]
 
 
 class ScalingConfig(Model):
-    """The number of workers and their resources (`ray.train.ScalingConfig`). Resources are per worker; GPUs may be
-    fractional."""
+    """The number of workers and their resources (`ray.train.ScalingConfig`)."""
 
-    num_workers: Processes = 1
-    use_gpu: Flag = False
-    resources_per_worker: dict[Name, Amount] | None = None
-    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
-    accelerator_type: Name | None = None
-    label_selector: dict[Name, Text] | None = None
-    elastic_resize_monitor_interval_s: Seconds = 60.0
+    num_workers: Processes = Field(1, description="workers; a pair is an elastic range")
+    use_gpu: Flag = Field(False, description="each worker gets a GPU")
+    resources_per_worker: dict[Name, Amount] | None = Field(
+        None, description="per worker; GPUs may be fractional. None: 1 GPU with `use_gpu`, else 1 CPU"
+    )
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
+        "PACK", description="how workers spread over nodes"
+    )
+    accelerator_type: Name | None = Field(None, description="only on nodes with this accelerator")
+    label_selector: dict[Name, Text] | None = Field(None, description="only on nodes with these labels")
+    elastic_resize_monitor_interval_s: Seconds = Field(60.0, description="how often an elastic training looks for room")
 
     @property
     def worker_range(self) -> tuple[int, int]:
@@ -113,31 +116,37 @@ class ScalingConfig(Model):
 
 
 class CheckpointConfig(Model):
-    num_to_keep: Count | None = None
-    checkpoint_score_attribute: Name | None = None
-    checkpoint_score_order: Literal["max", "min"] = "max"
+    num_to_keep: Count | None = Field(None, description="how many checkpoints stay; None: all")
+    checkpoint_score_attribute: Name | None = Field(
+        None, description="the reported metric that ranks checkpoints; None: the newest are best"
+    )
+    checkpoint_score_order: Literal["max", "min"] = Field("max", description="whether a higher or a lower score is better")
 
 
 class FailureConfig(Model):
-    """`max_failures`: worker-group failures survived within one attempt (-1: no limit); a user's exception is never
-    retried. Preemptions are counted separately, by `max_preemption_failures`; `relax_collectives_on_preemption` and
-    `preemption_grace_s` (seconds) let the surviving workers commit a checkpoint without the lost ones."""
+    """How many lost workers one attempt survives; preemptions are counted separately."""
 
-    max_failures: Tries = 3
-    controller_failure_limit: Tries = -1
-    max_preemption_failures: Tries = -1
-    relax_collectives_on_preemption: Flag = False
-    preemption_grace_s: Grace = 0.0
+    max_failures: Tries = Field(
+        3, description="lost workers survived within one job; -1: no limit. Your function's exception is never retried"
+    )
+    controller_failure_limit: Tries = Field(-1, description="the same for Ray Train's controller")
+    max_preemption_failures: Tries = Field(-1, description="the same for workers lost to a preemption")
+    relax_collectives_on_preemption: Flag = Field(
+        False, description="let surviving workers commit a checkpoint without the lost ones"
+    )
+    preemption_grace_s: Grace = Field(0.0, description="how long they may go on after the deadline of the preemption")
 
 
 class RunConfig(Model):
-    """`name` is the user's name for the run; with `storage_path` it identifies the run, so a retry resumes it."""
+    """Which run it is, and what is kept of it. `name` and `storage_path` together identify the run."""
 
-    name: Text | None = None
-    storage_path: Place | None = None
-    checkpoint_config: CheckpointConfig = CheckpointConfig()
-    failure_config: FailureConfig = FailureConfig()
-    worker_runtime_env: RuntimeEnv | None = None
+    name: Text | None = Field(
+        None, description="the run's identity in its storage, under which a retry resumes it; the engines derive one"
+    )
+    storage_path: Place | None = Field(None, description="where runs are kept. None: `RAY_STORAGE`, then `~/ray_results`")
+    checkpoint_config: CheckpointConfig = Field(CheckpointConfig(), description="which checkpoints stay")
+    failure_config: FailureConfig = Field(FailureConfig(), description="how many failures one job survives")
+    worker_runtime_env: RuntimeEnv | None = Field(None, description="Ray's `runtime_env` for the workers alone")
 
     @model_validator(mode="after")
     def _name(self) -> Self:
@@ -180,33 +189,31 @@ class SplitConfig(Model):
     different clusters, or after rows were added; equal rows stay together. (Set `by` if two steps read different
     columns.)"""
 
-    part: Literal["train", "test"]
-    test_size: Share
-    seed: Seed = 0
-    by: Names | None = None
+    part: Literal["train", "test"] = Field(description="which part this is")
+    test_size: Share = Field(description="the test part's share of the rows")
+    seed: Seed = Field(0, description="another seed, another split")
+    by: Names | None = Field(None, description="columns whose equal values stay together; None: the whole row")
 
 
 class DatasetConfig(Model):
-    """A Ray Dataset by path and format, or by a function that returns one (called in the driver).
-
-    `version`: the user's name for the data's current state (a date, a commit, a table version), by which a retraining
-    detects new data; by default it compares the files' names, sizes and mtimes. `split`: a part of the rows.
-    `shuffle_seed`: shuffle the rows deterministically. `materialize`: read once and keep in the object store, instead of
-    once per epoch. In a training `shard` gives each worker a share of the rows, else all of them.
-    """
+    """A Ray Dataset by path and format, or by a function that returns one. Short forms: a path, a function, the result of a
+    batch inference."""
 
     model_config = ConfigDict(json_schema_extra=also(TEXT, RESULT))
 
-    path: Place | Places | None = None
-    format: Literal[tuple(FORMATS)] | None = None  # type: ignore[valid-type]
-    columns: Names | None = None
-    function: Function | None = None
-    kwargs: Plain = {}
-    version: Text | None = None
-    split: SplitConfig | None = None
-    shuffle_seed: Seed | None = None
-    materialize: Flag = False
-    shard: Flag = True
+    path: Place | Places | None = Field(None, description="files or folders; give this or `function`")
+    format: Literal[tuple(FORMATS)] | None = Field(None, description="None: by the file extension")  # type: ignore[valid-type]
+    columns: Names | None = Field(None, description="read or keep only these")
+    function: Function | None = Field(None, description="returns a Ray Dataset; called in the driver")
+    kwargs: Plain = Field({}, description="arguments of `function`")
+    version: Text | None = Field(
+        None,
+        description="your name for the data's state, by which a retraining sees new data. None: files' names, sizes, times",
+    )
+    split: SplitConfig | None = Field(None, description="one part of the rows")
+    shuffle_seed: Seed | None = Field(None, description="shuffle the rows, in the same order each time")
+    materialize: Flag = Field(False, description="read once and keep in the object store, instead of once an epoch")
+    shard: Flag = Field(True, description="in a training: each worker gets a share of the rows, else all of them")
 
     @model_validator(mode="before")
     @classmethod

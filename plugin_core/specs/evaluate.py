@@ -20,8 +20,8 @@ from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum, low_and_hi
 class Threshold(Model):
     """Inclusive bounds on a metric, one or both."""
 
-    min: Number | None = None
-    max: Number | None = None
+    min: Number | None = Field(None, description="at least this")
+    max: Number | None = Field(None, description="at most this")
 
     @model_validator(mode="after")
     def _can_fail(self) -> Self:
@@ -33,11 +33,14 @@ class Threshold(Model):
 
 
 class Comparison(Model):
-    """A metric must be at least as good as another checkpoint's, within `tolerance` (in the metric's unit; a negative one
-    requires an improvement). `mode`: whether higher ("max") or lower ("min") is better; optional for built-in metrics."""
+    """A metric must be at least as good as another checkpoint's, within `tolerance`."""
 
-    mode: Literal["max", "min"] | None = None
-    tolerance: Number = 0.0
+    mode: Literal["max", "min"] | None = Field(
+        None, description="whether higher or lower is better; known for built-in metrics"
+    )
+    tolerance: Number = Field(
+        0.0, description="how much worse is good enough, in the metric's unit; negative: how much better it must be"
+    )
 
 
 class Evaluation(StepSpec):
@@ -50,32 +53,37 @@ class Evaluation(StepSpec):
     * `predictor` (as in BatchInferSpec) with `task` or `torchmetrics`: `concurrency` actors predict, each with `num_cpus`
       and `num_gpus`, and their counts are combined exactly. `task` computes the metrics listed in `docs/evaluate.md`;
       `torchmetrics()` returns a `torchmetrics.Metric` or `MetricCollection`. Both compare `prediction_column`, which the
-      predictor adds, to `label_column`; `score_column` holds the probability of class 1, or one per class 0, 1, 2, …, for
-      metrics that need it. `slices`: columns by whose values the metrics are broken down.
+      predictor adds, to `label_column`.
 
-    `passed` is false in the result if a metric is outside its threshold or misses its `must_beat` comparison. `framework`:
-    the framework that the code expects of the checkpoint; others are rejected. `plots`: draw the confusion matrix or
-    residuals.
+    `passed` is false in the result if a metric is outside its threshold or misses its `must_beat` comparison.
     """
 
-    evaluate: Function | None = None
-    predictor: Function | None = None
-    task: Literal["classification", "regression"] | None = None
-    torchmetrics: Function | None = None
-    framework: Framework | None = None
-    dataset: DatasetConfig | None = None
-    config: Plain = {}
-    label_column: Name = "label"
-    prediction_column: Name = "prediction"
-    score_column: Name | None = None
-    slices: Names = []
-    plots: Flag = True
-    thresholds: dict[Name, Threshold] = {}
-    must_beat: dict[Name, Comparison] = Field({}, json_schema_extra=also({"type": "array"}))
-    batch_size: Count = 1024
-    concurrency: Processes = 1
-    num_cpus: Amount = 1.0
-    num_gpus: Amount = 0.0
+    evaluate: Function | None = Field(
+        None, description="your function `(checkpoint, dataset, config)` that returns metrics; give this or `predictor`"
+    )
+    predictor: Function | None = Field(
+        None, description="a class as in a batch inference, whose predictions `task` or `torchmetrics` judge"
+    )
+    task: Literal["classification", "regression"] | None = Field(None, description="the built-in metrics")
+    torchmetrics: Function | None = Field(None, description="returns a `torchmetrics.Metric` or `MetricCollection`")
+    framework: Framework | None = Field(None, description="refuse a checkpoint of another framework")
+    dataset: DatasetConfig | None = Field(None, description="what is evaluated on")
+    config: Plain = Field({}, description="the third argument of `evaluate`, or keyword arguments of `predictor`")
+    label_column: Name = Field("label", description="the truth")
+    prediction_column: Name = Field("prediction", description="what the predictor adds")
+    score_column: Name | None = Field(None, description="the probability of class 1, or one for each class")
+    slices: Names = Field([], description="columns by whose values the metrics are broken down")
+    plots: Flag = Field(True, description="draw the confusion matrix or the residuals")
+    thresholds: dict[Name, Threshold] = Field({}, description="metric → bounds; a broken one sets `passed` to false")
+    must_beat: dict[Name, Comparison] = Field(
+        {},
+        json_schema_extra=also({"type": "array"}),
+        description="metrics that must be as good as another checkpoint's; a list of names will do",
+    )
+    batch_size: Count = Field(1024, description="rows in a batch")
+    concurrency: Processes = Field(1, description="actors that predict")
+    num_cpus: Amount = Field(1.0, description="CPUs of the process or of each actor")
+    num_gpus: Amount = Field(0.0, description="GPUs of the process or of each actor")
 
     def bundles(self) -> list[Bundle]:
         if self.evaluate is None:
@@ -146,12 +154,13 @@ class Evaluation(StepSpec):
 
 
 class EvaluateSpec(Evaluation):
-    """An evaluation of `checkpoint`. `compare_to`: another checkpoint, which is then evaluated on the same data, or an
-    earlier evaluation's result; `must_beat` names the metrics to compare."""
+    """An evaluation of `checkpoint`; one in `compare_to` is evaluated on the same data."""
 
     kind: Literal["evaluate"] = "evaluate"
-    checkpoint: CheckpointRef
-    compare_to: EvaluationRef | CheckpointRef | None = None
+    checkpoint: CheckpointRef = Field(description="what is judged: a checkpoint, a run, or a result that has one")
+    compare_to: EvaluationRef | CheckpointRef | None = Field(
+        None, description="another checkpoint, or an earlier evaluation's result, for `must_beat`"
+    )
 
     @model_validator(mode="after")
     def _comparison(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.fields import Flag, Text
@@ -23,25 +23,25 @@ class RetrainSpec(StepSpec):
     """Retrain `model`, evaluate the new checkpoint and the champion on the same data, and point `alias` to the new one if
     it meets the thresholds and `must_beat` of `evaluate`.
 
-    `registry`: as in `promote`; default: `_models/` beside the run. `warm_start`: start from the champion's checkpoint.
-    `skip_unchanged`: do nothing if the champion was trained on the same data (see `DatasetConfig.version`). `on_overlap`:
-    while another retraining of the model is running, "wait" for it, "skip" this one, or "fail", which the engine may
-    retry. `allow_older`: run even if this repeats a retraining that is older than the champion, which is kept otherwise.
     The `run_config`, `limits`, `runtime_env` and `tracking` of `train` and `evaluate` are ignored in favour of the
     retraining's own, except `train.run_config.checkpoint_config` and `failure_config`.
     """
 
     resources_field = "train.scaling_config"
     kind: Literal["retrain"] = "retrain"
-    model: Text
-    alias: Text = "champion"
-    registry: Annotated[Text | None, AfterValidator(_registry)] = None
-    train: TrainSpec
-    evaluate: Evaluation
-    warm_start: Flag = True
-    skip_unchanged: Flag = True
-    on_overlap: Literal["wait", "skip", "fail"] = "wait"
-    allow_older: Flag = False
+    model: Text = Field(description="its name in the registry")
+    alias: Text = Field("champion", description="what points to the best version")
+    registry: Annotated[Text | None, AfterValidator(_registry)] = Field(
+        None, description="a path, a URI or `mlflow`; None: `_models/` beside the run"
+    )
+    train: TrainSpec = Field(description="the training")
+    evaluate: Evaluation = Field(description="how the new checkpoint is judged; needs `thresholds` or `must_beat`")
+    warm_start: Flag = Field(True, description="start from the champion's checkpoint")
+    skip_unchanged: Flag = Field(True, description="do nothing if the champion was trained on the same data")
+    on_overlap: Literal["wait", "skip", "fail"] = Field(
+        "wait", description="while another retraining of the model is running"
+    )
+    allow_older: Flag = Field(False, description="run even if this repeats a retraining that is older than the champion")
 
     def bundles(self) -> list[Bundle]:
         # the parts run one after the other

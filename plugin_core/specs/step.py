@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from pydantic import Field
+
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Limits, RunConfig
 from plugin_core.specs.runtime_env import RuntimeEnv
@@ -45,10 +47,14 @@ class StepSpec(Model):
     if TYPE_CHECKING:
         kind: str
 
-    run_config: RunConfig = RunConfig()
-    limits: Limits = Limits()
-    runtime_env: RuntimeEnv = {}
-    tracking: Tracking = []
+    run_config: RunConfig = Field(
+        RunConfig(), description="the run's name and place, its checkpoints, how many failures it survives"
+    )
+    limits: Limits = Field(Limits(), description="time limits and attempts")
+    runtime_env: RuntimeEnv = Field(
+        {}, description="Ray's `runtime_env` for the job; kept in the run directory, so not for secrets"
+    )
+    tracking: Tracking = Field([], description="experiment trackers: names, or mappings with `type` and options")
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

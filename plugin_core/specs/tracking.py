@@ -19,39 +19,40 @@ def _without_secret(uri: str | None) -> str | None:
 
 
 class Tracker(Model):
-    """The common fields of all trackers. `step_metric`: the metric to use as the step, an increasing whole number; by
-    default reports are counted from 1. `required`: fail if the tracker is unreachable at the start, instead of continuing
-    and logging later."""
+    """The common fields of all trackers."""
 
-    step_metric: Name | None = None
-    required: Flag = False
+    step_metric: Name | None = Field(
+        None, description="a metric that is the step, an increasing whole number; None: reports are counted"
+    )
+    required: Flag = Field(False, description="fail without the tracker, instead of logging later")
 
 
 class MLflow(Tracker):
-    """An MLflow run (default URI and experiment: MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME on the cluster).
-
-    `run_id`: log to this existing run instead of a new one. `log_checkpoints`: upload the checkpoints as artifacts;
-    otherwise the run records their locations.
-    """
+    """An MLflow run."""
 
     type: Literal["mlflow"] = "mlflow"
-    tracking_uri: Annotated[Name | None, AfterValidator(_without_secret)] = None
-    experiment_name: Name | None = None
-    run_id: Name | None = None
-    tags: dict[Name, Text] = {}
-    log_checkpoints: Flag = False
+    tracking_uri: Annotated[Name | None, AfterValidator(_without_secret)] = Field(
+        None, description="None: `MLFLOW_TRACKING_URI` on the cluster"
+    )
+    experiment_name: Name | None = Field(
+        None, description="None: `MLFLOW_EXPERIMENT_NAME` on the cluster, then `ray-train-workflows`"
+    )
+    run_id: Name | None = Field(None, description="log to this existing run")
+    tags: dict[Name, Text] = Field({}, description="of the run")
+    log_checkpoints: Flag = Field(False, description="upload the checkpoints that the run keeps; else only their places")
 
 
 class WandB(Tracker):
-    """A Weights & Biases run. `mode` "offline" (default: WANDB_MODE, then online) writes under `tracking/wandb` in the run
-    directory, for `wandb sync`."""
+    """A Weights & Biases run; "offline" it is written under `tracking/wandb` in the run directory."""
 
     type: Literal["wandb"] = "wandb"
-    project: Name = "ray-train-workflows"
-    entity: Name | None = None
-    group: Name | None = None
-    tags: Names = []
-    mode: Literal["online", "offline"] | None = None
+    project: Name = Field("ray-train-workflows", description="of the run")
+    entity: Name | None = Field(None, description="None: W&B's own")
+    group: Name | None = Field(None, description="None: W&B's own")
+    tags: Names = Field([], description="of the run")
+    mode: Literal["online", "offline"] | None = Field(
+        None, description="offline: files in the run directory for `wandb sync`. None: `WANDB_MODE`, then online"
+    )
 
 
 class TensorBoard(Tracker):
@@ -61,14 +62,15 @@ class TensorBoard(Tracker):
 
 
 class Comet(Tracker):
-    """A Comet experiment. `mode` "offline" writes an archive under `tracking/comet` in the run directory, for
-    `comet upload`."""
+    """A Comet experiment; "offline" it is an archive under `tracking/comet` in the run directory."""
 
     type: Literal["comet"] = "comet"
-    project_name: Name = "ray-train-workflows"
-    workspace: Name | None = None
-    tags: Names = []
-    mode: Literal["online", "offline"] = "online"
+    project_name: Name = Field("ray-train-workflows", description="of the experiment")
+    workspace: Name | None = Field(None, description="None: Comet's own")
+    tags: Names = Field([], description="of the experiment")
+    mode: Literal["online", "offline"] = Field(
+        "online", description="offline: an archive in the run directory for `comet upload`"
+    )
 
 
 AnyTracker = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator="type")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework, Function, ScalingConfig
@@ -15,54 +15,56 @@ from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
 
 
 class TorchConfig(Model):
-    """`ray.train.torch.TorchConfig`: backend nccl, gloo or xla (None: by device; xla is Ray's `TorchXLAConfig`, for
-    Trainium), seconds for the process group to form."""
+    """PyTorch's process group (`ray.train.torch.TorchConfig`)."""
 
-    backend: Literal["nccl", "gloo", "xla"] | None = None
-    init_method: Literal["env", "tcp"] = "env"
-    timeout_s: Count = 1800
+    backend: Literal["nccl", "gloo", "xla"] | None = Field(
+        None, description="None: nccl with GPUs, else gloo. xla is Ray's `TorchXLAConfig`, for Trainium"
+    )
+    init_method: Literal["env", "tcp"] = Field("env", description="how the process group finds rank 0")
+    timeout_s: Count = Field(1800, description="seconds for the process group to form")
 
 
 class TensorflowConfig(Model):
-    """`legacy_keras`: `tf.keras` is Keras 2 (the package tf-keras). Keras 3 cannot `fit` under
-    `MultiWorkerMirroredStrategy`, but a custom loop around `strategy.run` may use it."""
+    """Which Keras. Keras 3 cannot `fit` under `MultiWorkerMirroredStrategy`; a loop of your own around `strategy.run` can
+    use it."""
 
-    legacy_keras: Flag = True
+    legacy_keras: Flag = Field(True, description="`tf.keras` is Keras 2 (the package tf-keras)")
 
 
 class TrainSpec(StepSpec):
-    """Distributed training on Ray Train.
-
-    `train_loop_per_worker` runs on every worker; XGBoost and LightGBM may instead be declared by `params`, `label_column`,
-    `num_boost_round`, `early_stopping_rounds` and `checkpoint_frequency` (rounds). `resume_from`: a checkpoint of *another*
-    run for a warm start, which `ray.train.get_checkpoint()` returns until the run has its own checkpoint. `preprocessor`
-    returns a preprocessor from `ray.data.preprocessors`: it is fitted once on the dataset "train", transforms all datasets,
-    and is saved with each checkpoint for evaluation and batch inference. `deepspeed_config`: DeepSpeed's JSON, passed to
-    the loop in its config under that name. `seed`: for the random numbers of Python, NumPy and the framework, set in each
-    worker before the loop. `report_all_ranks`: the journal keeps every rank's reports, not only rank 0's. `world_check`:
-    fail if workers that should train together train separately.
-    """
+    """Distributed training on Ray Train, by a loop that every worker runs; XGBoost and LightGBM may do without one."""
 
     resources_field = "scaling_config"
     kind: Literal["train"] = "train"
-    framework: Framework = "torch"
-    train_loop_per_worker: Function | None = None
-    train_loop_config: Plain = {}
-    scaling_config: ScalingConfig = ScalingConfig()
-    datasets: dict[Name, DatasetConfig] = {}
-    preprocessor: Function | None = None
-    torch_config: TorchConfig | None = None
-    tensorflow_config: TensorflowConfig | None = None
-    deepspeed_config: Plain | None = None
-    params: Plain | None = None
-    label_column: Name | None = None
-    num_boost_round: Count | None = None
-    early_stopping_rounds: Count | None = None
-    checkpoint_frequency: Count | None = None
-    seed: Seed | None = None
-    report_all_ranks: Flag = False
-    world_check: Flag = True
-    resume_from: CheckpointRef | None = None
+    framework: Framework = Field("torch", description="what the workers train with")
+    train_loop_per_worker: Function | None = Field(
+        None, description="your loop, which every worker runs; XGBoost and LightGBM may have `params` instead"
+    )
+    train_loop_config: Plain = Field({}, description="the loop's argument")
+    scaling_config: ScalingConfig = Field(ScalingConfig(), description="workers and their resources")
+    datasets: dict[Name, DatasetConfig] = Field({}, description="by name, for `ray.train.get_dataset_shard(name)`")
+    preprocessor: Function | None = Field(
+        None,
+        description='returns one of `ray.data.preprocessors`: fitted on "train", applied to all, saved with checkpoints',
+    )
+    torch_config: TorchConfig | None = Field(None, description="PyTorch's process group")
+    tensorflow_config: TensorflowConfig | None = Field(None, description="which Keras")
+    deepspeed_config: Plain | None = Field(
+        None, description="DeepSpeed's JSON; the loop finds it in its config under that name"
+    )
+    params: Plain | None = Field(None, description="XGBoost's or LightGBM's parameters, for a training without a loop")
+    label_column: Name | None = Field(None, description="with `params`: the column to predict")
+    num_boost_round: Count | None = Field(None, description="with `params`: rounds")
+    early_stopping_rounds: Count | None = Field(
+        None, description="with `params`: stop after so many rounds without a better metric"
+    )
+    checkpoint_frequency: Count | None = Field(None, description="with `params`: rounds between checkpoints; None: 10")
+    seed: Seed | None = Field(None, description="for the random numbers of Python, NumPy and the framework, in each worker")
+    report_all_ranks: Flag = Field(False, description="keep every rank's reports, not only rank 0's")
+    world_check: Flag = Field(True, description="fail if workers that should train together train alone")
+    resume_from: CheckpointRef | None = Field(
+        None, description="a checkpoint of *another* run to start warm from, until the run has its own"
+    )
 
     def bundles(self) -> list[Bundle]:
         return self._with_workers(self.scaling_config.worker_range[0])

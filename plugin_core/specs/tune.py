@@ -28,8 +28,8 @@ class _Named(Model):
 
     model_config = ConfigDict(json_schema_extra=also(TEXT, {"type": "object", "required": ["type"]}))
 
-    type: Name
-    options: Plain = {}
+    type: Name = Field(description="the name")
+    options: Plain = Field({}, description="its own; they may also stand beside `type`")
 
     @model_validator(mode="before")
     @classmethod
@@ -49,7 +49,7 @@ class SchedulerConfig(_Named):
     """Decides which trials continue: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations`
     are a space like `param_space`, in which a list of values is a choice."""
 
-    type: Literal[SCHEDULERS]  # type: ignore[valid-type]
+    type: Literal[SCHEDULERS] = Field(description="asha, pbt and the like; the name alone will do")  # type: ignore[valid-type]
 
     @property
     def mutations(self) -> str | None:
@@ -60,30 +60,29 @@ class SchedulerConfig(_Named):
 class SearchConfig(_Named):
     """Decides which trials are started: "random" (including grids), "optuna", or Ray's others, each in its own package."""
 
-    type: Literal[SEARCHERS]  # type: ignore[valid-type]
+    type: Literal[SEARCHERS] = Field(description="random (grids too), optuna and the like; the name alone will do")  # type: ignore[valid-type]
 
 
 class TuneSpec(StepSpec):
-    """A search over `param_space` for the best `metric`. Each trial is a Ray Train run of `train`.
-
-    `param_space`: field of `train` → what varies (see `search_space`). `num_samples`: the number of samples; each runs the
-    whole grid. `stop`: a trial ends when a metric reaches its value (`training_iteration` counts reports).
-    `time_budget_s`: seconds over all attempts, after which no trial starts and running ones end. `max_concurrent_trials`:
-    default as many as fit on the cluster. `tracking` applies to the search and its trials; that of `train` is ignored.
-    """
+    """A search over `param_space` (see `search_space`) for the best `metric`. Each trial is a Ray Train run of `train`.
+    `tracking` applies to the search and its trials; that of `train` is ignored."""
 
     resources_field = "train.scaling_config"
     kind: Literal["tune"] = "tune"
-    train: TrainSpec
-    param_space: Plain
-    metric: Name
-    mode: Literal["max", "min"]
-    num_samples: Annotated[Count, Field(le=MAX_TRIALS)] = 1
-    scheduler: SchedulerConfig | None = None
-    search_alg: SearchConfig | None = None
-    max_concurrent_trials: Count | None = None
-    time_budget_s: Seconds | None = None
-    stop: dict[Name, Number] = {}
+    train: TrainSpec = Field(description="the training that each trial runs")
+    param_space: Plain = Field(description="by field of `train`: what varies")
+    metric: Name = Field(description="the reported metric to optimise")
+    mode: Literal["max", "min"] = Field(description="whether a higher or a lower metric is better")
+    num_samples: Annotated[Count, Field(le=MAX_TRIALS)] = Field(
+        1, description="samples of the space; each runs the whole grid"
+    )
+    scheduler: SchedulerConfig | None = Field(None, description="which trials go on")
+    search_alg: SearchConfig | None = Field(None, description="which trials are started; None: random")
+    max_concurrent_trials: Count | None = Field(None, description="None: as many as fit on the cluster")
+    time_budget_s: Seconds | None = Field(None, description="over all attempts; then no trial starts and running ones end")
+    stop: dict[Name, Number] = Field(
+        {}, description="metric → value that ends a trial (`training_iteration` counts reports)"
+    )
 
     @model_validator(mode="before")
     @classmethod
