@@ -100,15 +100,38 @@ def frameworks(airflow: AirflowServer) -> bool:
     return good
 
 
-EXAMPLES = {"digits": digits, "tune_and_train": tune_and_train, "loop": loop, "frameworks": frameworks}
+def champion(airflow: AirflowServer) -> bool:
+    """Two DAGs (docs/airflow-example.md): a promotion by the first starts the second, which predicts with the champion."""
+    results, _ = follow(airflow, "train_champion")
+    if "promote" not in results:
+        return False
+    version = results["promote"]
+    print(f"version {version['version']} of {version['name']} is the champion: {version['metrics']}")
+    predicted, _ = follow(airflow, "predict_with_champion", run_id=started(airflow, "predict_with_champion"))
+    if not predicted:
+        return False
+    print(f"{predicted['predict']['rows']} predictions in {predicted['predict']['output']}")
+    of_it = checkpoint_read(predicted["predict"]["run"]["uri"]) == {"uri": version["checkpoint"]}
+    print(f"the other DAG predicted with that version: {of_it}")
+    return of_it and results["evaluate"]["passed"] and "keep" not in results
+
+
+EXAMPLES = {
+    "digits": digits,
+    "tune_and_train": tune_and_train,
+    "loop": loop,
+    "frameworks": frameworks,
+    "champion": champion,
+}
 
 
 def follow(
-    airflow: AirflowServer, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 900
+    airflow: AirflowServer, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 900, run_id: str = ""
 ) -> tuple[dict[str, Any], set[str]]:
-    """A run of the DAG to its end, each change of a task's state printed. Returns what the tasks returned (nothing when
-    one failed, whose log is printed), and the tasks that were seen deferred."""
-    run_id = airflow.trigger(dag_id, conf)
+    """A run of the DAG (by default a new one) to its end, each change of a task's state printed. Returns what the tasks
+    returned that were not skipped (nothing when one failed, whose log is printed), and the tasks that were seen deferred.
+    """
+    run_id = run_id or airflow.trigger(dag_id, conf)
     print(f"run {run_id} of the DAG {dag_id!r}{f' with {conf}' if conf else ''}", flush=True)
     deferred: set[str] = set()
     seen: dict[str, str | None] = {}
@@ -126,10 +149,21 @@ def follow(
             raise TimeoutError(f"the DAG run was not over after {timeout_s:.0f} s: {seen}")
         time.sleep(0.5)
     states = airflow.task_states(dag_id, run_id)
-    failed = [task_id for task_id, state in states.items() if state != "success"]
+    done = [task_id for task_id, state in states.items() if state == "success"]
+    failed = [task_id for task_id, state in states.items() if state not in ("success", "skipped")]
     for task_id in failed:
         print(f"--- log of {task_id} ({states[task_id]})\n{airflow.task_log(dag_id, run_id, task_id)[-6000:]}")
-    return ({} if failed else {task_id: airflow.xcom(dag_id, run_id, task_id) for task_id in states}), deferred
+    return ({} if failed else {task_id: airflow.xcom(dag_id, run_id, task_id) for task_id in done}), deferred
+
+
+def started(airflow: AirflowServer, dag_id: str, timeout_s: float = 120) -> str:
+    """The run that something else, an asset or a schedule, started of a DAG."""
+    deadline = time.monotonic() + timeout_s
+    while not (runs := airflow.request("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing started the DAG {dag_id!r} within {timeout_s:.0f} s")
+        time.sleep(0.5)
+    return str(runs[0]["dag_run_id"])
 
 
 def job(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> str:

@@ -1,5 +1,6 @@
 """The example flows, run as the documentation says: from a shell, with a Prefect server of their own."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 import mlflow
 import pyarrow.parquet
 import pytest
+from prefect.client.orchestration import get_client
 
 from devtools.servers import mlflow_server
+from tests.e2e.prefect_runs import Process, start
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,6 +121,55 @@ def test_a_subject_is_learned_as_in_dreambooth(tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_the_loop_and_the_search_as_dags_in_a_real_airflow(tmp_path: Path) -> None:
     run_dags(tmp_path, "tune_and_train", "loop")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_dag_promotes_a_champion_in_mlflow_and_another_dag_predicts_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`example_dags/champion.py`, which docs/airflow-example.md shows."""
+    with mlflow_server(tmp_path / "mlflow") as uri:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        run_dags(tmp_path / "airflow", "champion")
+        kinds = champion_and_tracked_kinds(uri)
+    assert kinds == ["batch_infer", "evaluate", "train"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_flow_promotes_a_champion_in_mlflow_and_another_flow_predicts_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api: str
+) -> None:
+    """`example_flows/champion.py`, served as docs/prefect-example.md says."""
+    storage = tmp_path / "runs"
+    with mlflow_server(tmp_path / "mlflow") as uri, get_client(sync_client=True) as client:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        monkeypatch.setenv("EXAMPLE_STORAGE", str(storage))
+        served = Process(["-m", "example_flows.champion"], tmp_path / "served.log")
+        try:
+            early = start(client, "predict-with-champion/daily", storage)
+            early.wait_for("Failed")
+            assert "nothing was promoted yet" in early.flow_run.state.message
+            start(client, "train-champion/weekly", storage).wait_for("Completed")
+            predicted = start(client, "predict-with-champion/daily", storage)
+            predicted.wait_for("Completed")
+        finally:
+            served.close()
+        kinds = champion_and_tracked_kinds(uri)
+    assert kinds == ["batch_infer", "evaluate", "train"]
+    (rundir,) = predicted.rundirs()
+    assert rundir.result().rows == 360
+
+
+def champion_and_tracked_kinds(uri: str) -> list[str]:
+    """The kinds of the steps that MLflow has tracked, after a look at the champion in its registry."""
+    client = mlflow.MlflowClient(uri)
+    champion = client.get_model_version_by_alias("digits", "champion")
+    assert json.loads(champion.tags["raytrain.metrics"])["accuracy"] >= 0.9
+    experiment = client.get_experiment_by_name("digits")
+    assert experiment is not None
+    return sorted(run.data.tags["raytrain.kind"] for run in client.search_runs([experiment.experiment_id]))
 
 
 def test_the_digits_spec_file_is_a_valid_spec() -> None:

@@ -31,3 +31,10 @@ def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
         target = (ROOT / page).parent / name if name else ROOT / page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("engine", ["dags", "flows"])
+def test_a_page_shows_its_example_as_it_is(engine: str) -> None:
+    page = {"dags": "airflow-example", "flows": "prefect-example"}[engine]
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
+    assert shown == (ROOT / f"example_{engine}" / "champion.py").read_text()

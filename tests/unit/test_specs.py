@@ -1,11 +1,13 @@
 """Specs: what is accepted, what is refused and with which message, and that names are Ray's."""
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from plugin_core import CheckpointRef, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, load_spec, parse_spec
 from plugin_core.errors import SpecError
@@ -128,6 +130,27 @@ def test_field_names_and_defaults_are_rays(name: str) -> None:
         if f"{name}.{field}" in specs.DEPARTURES or field.endswith("_config"):
             continue
         assert info.default == theirs[field].default, field
+
+
+def test_what_ray_takes_and_a_spec_does_not_is_in_the_page_of_differences() -> None:
+    import ray.train
+    import ray.tune
+    from ray.train.torch import TorchTrainer
+
+    from plugin_core import specs
+
+    def missing(theirs: type, ours: type[BaseModel]) -> set[str]:
+        fields = {field.name for field in dataclasses.fields(theirs) if field.default != "DEPRECATED"}
+        return fields - ours.model_fields.keys()
+
+    found = set(inspect.signature(TorchTrainer).parameters) - specs.TrainSpec.model_fields.keys()
+    found |= missing(ray.tune.TuneConfig, specs.TuneSpec)
+    for name in ("ScalingConfig", "RunConfig", "CheckpointConfig", "FailureConfig"):
+        found |= missing(getattr(ray.train, name), getattr(specs, name))
+    assert {"callbacks", "dataset_config", "reuse_actors"} <= found
+    page = (Path(__file__).parents[2] / "docs" / "differs-from-ray.md").read_text()
+    assert {name for name in found if f"`{name}" not in page} == set()
+    assert {name for name in specs.DEPARTURES if name not in page} == set()
 
 
 def test_torch_config_names_and_defaults_are_rays() -> None:
