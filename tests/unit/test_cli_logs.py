@@ -1,5 +1,9 @@
 """`raytrain logs`: from the cluster while it answers, else from the run directory, in plain text."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,3 +163,23 @@ def test_a_run_within_a_run_shows_its_own_ranks_and_the_log_of_the_job(storage: 
     assert raytrain("logs", trial.uri, "--rank", "0")[1] == "the trial's\n"
     assert raytrain("logs", trial.uri, *GONE)[1] == "the job's\n"
     assert log_folder(search, 1, DRIVER).names()
+
+
+def test_ctrl_c_leaves_a_log_that_is_followed_and_the_run_alone(tmp_path: Path, fake: FakeCluster) -> None:
+    rundir = submitted(tmp_path, fake)
+    keep_text(rundir, "so far\n")
+    command = [sys.executable, "-m", "plugin_core.cli", "logs", rundir.uri, "--follow", *GONE]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "so far\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert rundir.intent().cancel_through == 0

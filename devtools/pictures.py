@@ -1,0 +1,143 @@
+"""python -m devtools.pictures: draw docs/images/*.svg, what `raytrain` shows in a terminal, from real runs.
+
+Takes about two minutes. Each picture is what the commands wrote; only the folder's name is shortened.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+from devtools.chaos import is_worker, kill
+from devtools.servers import embedded_head, environment
+
+ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
+WIDTH = 132
+BYTES = 60_000
+STEPS = "example_flows.digits_steps"
+
+#: Without the fonts that rich would load from the internet.
+SVG = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+
+
+def data(part: str) -> dict[str, object]:
+    return {"function": f"{STEPS}:dataset", "kwargs": {"part": part}}
+
+
+def training(epochs: int) -> dict[str, object]:
+    return {
+        "train_loop_per_worker": f"{STEPS}:train_loop",
+        "train_loop_config": {"epochs": epochs, "lr": 0.003, "batch_size": 32},
+        "scaling_config": {"num_workers": 2},
+        "datasets": {"train": data("train")},
+        "run_config": {"checkpoint_config": {"num_to_keep": 2}},
+    }
+
+
+def evaluation(folder: Path, least: float) -> dict[str, object]:
+    return {
+        "kind": "evaluate",
+        "predictor": f"{STEPS}:Predictor",
+        "task": "classification",
+        "checkpoint": str(folder / "ray_results" / "digits"),
+        "dataset": data("test"),
+        "thresholds": {"accuracy": {"min": least}},
+        "plots": False,
+    }
+
+
+class Terminal:
+    """Types commands in `folder`, and keeps what they write to their terminal."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._lines: list[Text] = []
+
+    def type(self, command: str, each: Callable[[str], None] = lambda line: None) -> None:
+        """Run a command of `raytrain`. `each` sees every line. What goes to a file, as in a shell, is not shown."""
+        shown, _, file = command.partition(" > ")
+        self._lines.append(Text(f"$ {command}", style="bold"))
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plugin_core.cli", *shown.split()[1:]],
+            stdin=theirs,
+            stdout=subprocess.DEVNULL if file else theirs,
+            stderr=theirs,
+            cwd=self._folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "COLUMNS": str(WIDTH)},
+        )
+        os.close(theirs)
+        with open(ours, encoding="utf-8", errors="replace", newline="\n") as stream:
+            try:
+                for line in stream:
+                    text = printed(line)
+                    if text is not None:
+                        self._lines.append(Text.from_ansi(text.replace(str(self._folder), "~")))
+                        each(text)
+            except OSError:  # what a terminal reports once its last process has ended
+                pass
+        if code := process.wait():
+            raise RuntimeError(f"`{command}` ended with {code}: {self._lines[-1].plain}")
+
+    def draw(self, name: str, title: str) -> None:
+        console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+        for line in self._lines:
+            console.print(line, highlight=False)
+        self._lines = []
+        drawn = console.export_svg(title=title, code_format=SVG, unique_id=name)
+        if len(drawn.encode()) > BYTES:
+            raise ValueError(f"{name}: got {len(drawn.encode())} bytes; expected at most {BYTES}")
+        (IMAGES / f"{name}.svg").write_text(drawn)
+
+
+def printed(line: str) -> str | None:
+    """What stays of a line in a terminal; None for one that is drawn over: the bar's, which is erased before each line."""
+    text = re.split(r"\x1b\[2K", line)[-1].rstrip("\r\n")
+    text = re.sub(r"\x1b\[\?25[hl]", "", text)
+    return None if "━" in text or not text.strip() else text
+
+
+def killer(pids: Callable[[], list[int]]) -> Callable[[str], None]:
+    """Kills a worker, once, when the first checkpoint is kept."""
+    killed: list[int] = []
+
+    def each(line: str) -> None:
+        if not killed and " is kept" in line:
+            killed.append(pids()[-1])
+            kill(killed[0])
+
+    return each
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="pictures-") as name:
+        folder = Path(name)
+        for file, spec in (("digits", training(30)), ("long", training(60)), ("judge", evaluation(folder, 0.95))):
+            (folder / f"{file}.yaml").write_text(yaml.safe_dump(spec))
+        with environment({"RAY_STORAGE": str(folder / "ray_results")}), embedded_head(folder / "home") as head:
+            terminal = Terminal(folder)
+            terminal.type("raytrain run digits.yaml > result.json")
+            terminal.draw("run-healthy", "a healthy run")
+            workers = killer(lambda: sorted(process.pid for process in head.processes() if is_worker(process.pid)))
+            terminal.type("raytrain run long.yaml > result.json", workers)
+            terminal.draw("run-killed", "a worker is killed with SIGKILL")
+            terminal.type("raytrain run judge.yaml > result.json")
+            terminal.type("raytrain ls")
+            terminal.draw("run-outcome", "an evaluation, and the runs there are")
+
+
+if __name__ == "__main__":
+    main()
