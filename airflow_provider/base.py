@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowTaskTimeout,
     BaseOperator,
+    BaseOperatorLink,
 )
 
 from airflow_provider.arguments import check_arguments, is_rendered
@@ -111,6 +112,8 @@ class RayStepOperator(BaseOperator):
         self.run_name = run_name
         self.deferrable = deferrable
         self._following: tuple[Supervisor, Any] | None = None
+        #: the pages that this process knows, by the key of their link
+        self.pages: dict[str, str] = {}
         self._check_spec()
 
     def _check_spec(self) -> None:
@@ -144,7 +147,7 @@ class RayStepOperator(BaseOperator):
             supervisor = Supervisor(rundir, place.cluster, log=log, metadata=metadata(ti))
             result = run_sync(supervisor.submit())
             if result is None:
-                self._push_link(ti, rundir, place)
+                self._show_job(ti, rundir, place)
                 if not self.deferrable:
                     result = self._follow(supervisor, ti)
             if result is not None:
@@ -154,9 +157,12 @@ class RayStepOperator(BaseOperator):
         self.defer(
             trigger=RayStepTrigger(supervisor.rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0),
             method_name="execute_complete",
+            kwargs={"pages": self.pages},
         )
 
-    def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
+    def execute_complete(self, context: Any, event: dict[str, Any], pages: dict[str, str] | None = None) -> dict[str, Any]:
+        """`pages`: those that the process which deferred knew."""
+        self.pages |= pages or {}
         if event["status"] != "success":
             _fail(event)
         with as_airflow_errors():
@@ -179,7 +185,9 @@ class RayStepOperator(BaseOperator):
         finally:
             if next_method == _TRIGGER_FAILED:
                 place = RayJobsHook(self.ray_conn_id).get_place()
-                self._cancel(newest_run(self.build_spec(context["ti"], place)), place.cluster)
+                rundir = newest_run(self.build_spec(context["ti"], place))
+                self._show_job(context["ti"], rundir, place)
+                self._cancel(rundir, place.cluster)
 
     def on_kill(self) -> None:
         """In synchronous mode: cancel the run if its task is over, but not if the task will run again."""
@@ -219,16 +227,20 @@ class RayStepOperator(BaseOperator):
         if (store := context.get("task_state_store")) is not None:
             store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
 
-    def _push_link(self, ti: Any, rundir: RunDir, place: Place) -> None:
-        """Show the job's link while the task runs; Airflow collects links only at its end."""
+    def _show_job(self, ti: Any, rundir: RunDir, place: Place) -> None:
         receipt = rundir.receipt(rundir.latest())
         if receipt is not None and (url := receipt.job_url(place.dashboard_url)):
-            ti.xcom_push(key=RayJobLink().xcom_key, value=url)
+            self._show(ti, RayJobLink(), url)
+
+    def _show(self, ti: Any, link: BaseOperatorLink, url: str) -> None:
+        """Show a link while the task runs; Airflow collects links only at the end of its process."""
+        self.pages[link.xcom_key] = url
+        ti.xcom_push(key=link.xcom_key, value=url)
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
         """The last act of a task: a clear after this requests a new generation."""
         if pages := [page for url in result.get("tracking", {}).values() if (page := safe_link(url))]:
-            context["ti"].xcom_push(key=RayTrackingLink().xcom_key, value=pages[0])
+            self._show(context["ti"], RayTrackingLink(), pages[0])
         announce(self.outlets, context.get("outlet_events"), result)
         RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
         if (store := context.get("task_state_store")) is not None:

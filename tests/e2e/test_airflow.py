@@ -69,6 +69,18 @@ def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(a
     assert "ValueError: the data of epoch 1 is bad" in log
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dag_id", ["broken", "chain"])
+def test_no_log_has_an_error_for_a_link_that_there_is_not(airflow: AirflowServer, dag_id: str) -> None:
+    """No task here has a tracker's page, and at a deferral none could have one yet."""
+    run_id = airflow.trigger(dag_id)
+    airflow.wait(dag_id, run_id)
+    logs = [airflow.log("scheduler"), airflow.log("triggerer"), airflow.task_log(dag_id, run_id, "train")]
+    assert [line for log in logs for line in log.splitlines() if "XCom not found" in line and "_link_" in line] == []
+    assert airflow.xcom(dag_id, run_id, "train", "_link_RayTrackingLink") == ""
+    assert "/#/jobs/" in airflow.xcom(dag_id, run_id, "train", "_link_RayJobLink")
+
+
 def test_marked_failed_stops_the_ray_job_and_a_clear_resumes_the_run(airflow: AirflowServer, folder: Path) -> None:
     run_id = airflow.trigger("waiting")
     rundir = rundir_of(folder, "waiting", run_id)

@@ -24,6 +24,7 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from airflow_provider import base, listener, triggers
+from airflow_provider.base import RayStepOperator
 from airflow_provider.common import RUN_KEY, over, writer
 from airflow_provider.hooks import RayJobsHook
 from airflow_provider.triggers import RayStepTrigger
@@ -53,6 +54,30 @@ def test_execute_submits_and_defers_and_the_trigger_brings_the_result(fake: Fake
     # the next try of a task that succeeded
     assert train_operator(ray_conn_id="fake").execute({"ti": task_instance(try_number=2)}) == result
     assert fake.submits == 1
+
+
+def links_of(operator: RayStepOperator) -> dict[str, str]:
+    """What Airflow collects at the end of the task's process. There is no XCom here: asking it would be an error."""
+    return {link.name: link.get_link(operator, ti_key=task_instance()) for link in operator.operator_extra_links}
+
+
+def test_a_tasks_links_are_known_as_soon_as_there_is_something_to_show_and_xcom_is_never_asked(fake: FakeCluster) -> None:
+    pushed: dict[str, Any] = {}
+    ti = task_instance()
+    ti.xcom_push = lambda key, value: pushed.update({key: value})
+    first = train_operator(ray_conn_id="fake")
+    assert links_of(first) == {"Ray job": "", "Tracking": ""}, "it failed before the submit"
+    with pytest.raises(TaskDeferred) as deferred:
+        first.execute({"ti": ti})
+    (job,) = fake.jobs
+    page = f"{fake.address}/#/jobs/{job}"
+    assert links_of(first) == {"Ray job": page, "Tracking": ""}
+    assert pushed == {"_link_RayJobLink": page}, "for a task that does not defer, and runs"
+
+    resumed, event = train_operator(ray_conn_id="fake"), fire(deferred.value.trigger)
+    event["result"]["tracking"] = {"mlflow": "https://mlflow/runs/1"}
+    resumed.resume_execution(deferred.value.method_name, {**deferred.value.kwargs, "event": event}, {"ti": ti})
+    assert links_of(resumed) == {"Ray job": page, "Tracking": "https://mlflow/runs/1"}
 
 
 def test_a_synchronous_operator_returns_the_result_itself(fake: FakeCluster) -> None:
@@ -136,8 +161,10 @@ def test_a_trigger_that_broke_leaves_no_job_behind(fake: FakeCluster) -> None:
     operator, context = train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1}), {"ti": task_instance()}
     with pytest.raises(TaskDeferred):
         operator.execute(context)
+    resumed = train_operator(ray_conn_id="fake", limits={"heartbeat_ttl_s": 0.1})
     with pytest.raises(AirflowException, match="Trigger failure"):
-        operator.resume_execution("__fail__", {"error": "Trigger failure"}, context)
+        resumed.resume_execution("__fail__", {"error": "Trigger failure"}, context)
+    assert links_of(resumed)["Ray job"].endswith(next(iter(fake.jobs)))
     assert list(fake.jobs.values()) == ["STOPPED"]
 
 

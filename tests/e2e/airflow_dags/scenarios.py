@@ -53,10 +53,10 @@ class Noting(RayTrainOperator):
         (self.folder / "task.pid").write_text(str(os.getpid()))
         return super().execute(context)
 
-    def _push_link(self, ti, rundir, place):
+    def _show_job(self, ti, rundir, place):
         if (self.folder / "die").exists() and ti.try_number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._push_link(ti, rundir, place)
+        super()._show_job(ti, rundir, place)
 
 
 def train(**fields):
