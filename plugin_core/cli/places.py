@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.errors.shown import did_you_mean
 
 if TYPE_CHECKING:
     from plugin_core.runs.directory import RunDir
@@ -81,10 +81,9 @@ def _is_path(run: str) -> bool:
 
 def _close(run: str, storage: Location) -> str:
     try:
-        close = difflib.get_close_matches(run, storage.names(), n=1)
+        return did_you_mean(run, storage.names())
     except StorageError:
         return ""
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def open_storage(storage: str | None) -> Location:

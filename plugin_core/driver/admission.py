@@ -22,10 +22,11 @@ from typing import Annotated, Protocol
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from plugin_core.driver.resources import in_words, no_resources
+from plugin_core.driver.resources import no_resources
 from plugin_core.errors import StepTimeoutError, StorageError
 from plugin_core.errors.plain_text import plain
 from plugin_core.runs.context import StepContext
+from plugin_core.specs.resources import in_words
 from plugin_core.storage.stored_files import parse
 
 #: Set in the jobs of a cluster to which nodes may be added later (`autoscaling`). Nobody is held back there: such a cluster
@@ -113,7 +114,7 @@ class Place:
         if waiting or not fits:
             ahead = {each: note for each, note in others.items() if each < ticket or note["held"] is not None}
             runs = f"{len(ahead)} run{'s' if len(ahead) > 1 else ''} ahead"
-            return Turn(False, waits_for=f"{_counted(need, total)}; {runs}", ahead=_named(ahead, total))
+            return Turn(False, waits_for=f"{_shown(need, total)}; {runs}", ahead=_named(ahead, total))
         takes = {name: min(amount, free.get(name, 0.0)) if held else amount for name, amount in self._at_most.items()}
         self._board.write(ticket.name, json.dumps({**self._note, "held": _positive(takes)}).encode())
         return Turn(True, free if held else None)
@@ -238,13 +239,9 @@ def _sum(all_held: Iterable[Resources]) -> Resources:
     return total
 
 
-def _counted(resources: Resources, total: Resources) -> str:
-    """`{"CPU": 3}` as "3 CPUs", or all that there are if it is more than that."""
-    plurals = {"CPU": "CPUs", "GPU": "GPUs"}
-    shown = [(min(amount, total.get(name) or amount), name) for name, amount in resources.items()]
-    return (
-        ", ".join(f"{amount:g} {name if amount == 1 else plurals.get(name, name)}" for amount, name in shown) or "its turn"
-    )
+def _shown(resources: Resources, total: Resources) -> str:
+    """The resources in words; all that there are if they are more than that."""
+    return in_words({name: min(amount, total.get(name) or amount) for name, amount in resources.items()}) or "its turn"
 
 
 def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
@@ -254,6 +251,6 @@ def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
         name = " ".join(plain(note["run"]).split())[:NAME_SHOWN]
         amounts = note["need"] if note["held"] is None else note["held"]
         known = {each: amount for each, amount in amounts.items() if each in total}
-        words.append(f"{name} ({'waits for' if note['held'] is None else 'has'} {_counted(known, total)})")
+        words.append(f"{name} ({'waits for' if note['held'] is None else 'has'} {_shown(known, total)})")
     more = len(words) - RUNS_SHOWN
     return ", ".join(words[:RUNS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from plugin_core.errors import StepTimeoutError
+from plugin_core.specs.resources import in_words
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def no_resources(timeout_s: float | None, wanted: str, ahead: str = "") -> StepT
 
     have, free = ray.cluster_resources(), ray.available_resources()
     names = [name for name in sorted(have) if not name.startswith(("node:", "memory", "object_store", "accelerator_type:"))]
-    there = ", ".join(f"{free.get(name, 0.0):g} of {have[name]:g} {name}" for name in names)
+    there = ", ".join(f"{free.get(name, 0.0):g} of {in_words({name: have[name]})}" for name in names)
     return StepTimeoutError(
         f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it needs {wanted or 'workers'};"
         f" free: {there or 'none'}{ahead and f'; ahead: {ahead}'}"
@@ -56,8 +57,3 @@ def fitting(room: dict[str, float] | None, each: dict[str, float], low: int, hig
         if room is not None and amount
     ]
     return max(low, min([high, *fit]))
-
-
-def in_words(resources: dict[str, float]) -> str:
-    """`{"CPU": 1, "GPU": 2}` as "1 CPU, 2 GPU"."""
-    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())

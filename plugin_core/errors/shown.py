@@ -49,7 +49,7 @@ def shown(value: Any, field: str = "") -> str:
 def did_you_mean(name: str, names: Iterable[str], cutoff: float | None = None) -> str:
     """ " (did you mean X?)" for the most similar of `names`; "" if none is. `cutoff`: 1 for equal names alone."""
     if cutoff is None:  # in a name of two or three letters, one typo is already a third or half of it
-        cutoff = 0.6 if len(name) > 3 else 0.5
+        cutoff = 0.65 if len(name) > 3 else 0.5
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)
     return f" (did you mean {close[0]}?)" if close else ""
 

@@ -1,7 +1,8 @@
-"""Check whether a cluster can ever provide a step's resources."""
+"""Check whether a cluster can ever provide a step's resources, and word resources for people."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from plugin_core.errors import InfeasibleError
@@ -20,21 +21,26 @@ def check_fits(spec: StepSpec, nodes: list[dict[str, Any]]) -> None:
     for name, wanted in sorted(in_sum(bundles).items()):
         if wanted > have.get(name, 0.0):
             raise InfeasibleError(
-                f"{spec.resources_field}: infeasible, the step takes {wanted:g} {name}"
-                f"{_explain(spec, name)}; expected up to {have.get(name, 0.0):g} {name}, all that the cluster has"
+                f"{spec.resources_field}: infeasible, the step takes {in_words({name: wanted})}"
+                f"{_explain(spec, name)}; expected up to {in_words({name: have.get(name, 0.0)})}, all that the cluster has"
             )
     for _, bundle in bundles:
         if not any(
             all(node.get("resources_total", {}).get(name, 0.0) >= amount for name, amount in bundle.items() if amount)
             for node in nodes
         ):
-            shape = ", ".join(f"{amount:g} {name}" for name, amount in bundle.items())
             raise InfeasibleError(
-                f"{spec.resources_field}: infeasible, one process takes {shape}; expected what fits on one of the"
-                f" cluster's {len(nodes)} nodes"
+                f"{spec.resources_field}: infeasible, one process takes {in_words(bundle)}; expected what fits on one of"
+                f" the cluster's {len(nodes)} nodes"
             )
 
 
 def _explain(spec: StepSpec, name: str) -> str:
     reads = getattr(spec, "datasets", None) or getattr(spec, "dataset", None)
     return " (1 of them for Ray Data to read the datasets)" if reads and name == "CPU" else ""
+
+
+def in_words(resources: Mapping[str, float]) -> str:
+    """`{"CPU": 1, "GPU": 2}` as "1 CPU, 2 GPUs"; a custom resource keeps its name."""
+    counted = ("CPU", "GPU")
+    return ", ".join(f"{amount:g} {name}{'s' * (name in counted and amount != 1)}" for name, amount in resources.items())

@@ -101,7 +101,7 @@ def test_steps_that_end_while_they_wait_leave_nothing_behind(steps: DataTraining
     assert isinstance(overdue.error(), StepTimeoutError)
     error = late.error()
     assert isinstance(error, StepTimeoutError)
-    assert "no resources within limits.scheduling_timeout_s (3 s): it needs 3 CPU; free: " in error.message
+    assert "no resources within limits.scheduling_timeout_s (3 s): it needs 3 CPUs; free: " in error.message
     assert "ahead: holder (has 3 CPUs), " in error.message
     wait_until(lambda: "waiting for 3 CPUs; 1 run ahead" in phase(last.rundir))
     until.touch()

@@ -321,8 +321,8 @@ class TestRefusedByARealHead:
                 run(train_spec(str(tmp_path)), RayCluster(head.address, token))
 
     def test_more_workers_than_fit(self, tmp_path: Path, cluster: LocalCluster) -> None:
-        words = "scaling_config: infeasible, the step takes 9 CPU; expected up to 4 CPU"
+        words = "scaling_config: infeasible, the step takes 9 CPUs; expected up to 4 CPUs"
         with pytest.raises(InfeasibleError, match=words):
             run(train_spec(str(tmp_path), scaling_config=ScalingConfig(num_workers=9)), cluster)
-        with pytest.raises(InfeasibleError, match="1 GPU; expected up to 0 GPU"):
+        with pytest.raises(InfeasibleError, match="1 GPU; expected up to 0 GPUs"):
             run(train_spec(str(tmp_path), scaling_config=ScalingConfig(use_gpu=True)), cluster)

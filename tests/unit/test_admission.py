@@ -272,7 +272,7 @@ class TestWaiting:
         with pytest.raises(StepTimeoutError) as caught:
             wait(step.place, FakeContext(limit=0.05), (OSError,))
         assert caught.value.message == (
-            "the step got no resources within limits.scheduling_timeout_s (0.05 s): it needs 2 CPU; free: 1 of 4 CPU;"
+            "the step got no resources within limits.scheduling_timeout_s (0.05 s): it needs 2 CPUs; free: 1 of 4 CPUs;"
             " ahead: nightly (has 3 CPUs)"
         )
 

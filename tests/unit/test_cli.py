@@ -147,7 +147,7 @@ def test_run_is_a_name_in_a_storage_or_a_path(storage: str, raytrain: Raytrain, 
     code, out, err = raytrain("result", "mien")
     assert (code, out) == (2, "")
     assert err == (
-        f"SpecError: run: got 'mien'; expected a run directory, or the name of a run in {storage} (did you mean 'mine'?)\n"
+        f"SpecError: run: got 'mien'; expected a run directory, or the name of a run in {storage} (did you mean mine?)\n"
     )
 
 

@@ -195,4 +195,5 @@ def test_an_error_that_was_raised_from_a_lost_connection_is_that_loss() -> None:
 def test_a_misspelt_name_is_answered_with_the_most_similar_one() -> None:
     assert did_you_mean("accurcy", {"loss": 1, "accuracy": 1}) == " (did you mean accuracy?)"
     assert did_you_mean("accurcy", ["f1"]) == did_you_mean("accurcy", []) == ""
+    assert did_you_mean("train_fn", ["tracking", "train_loop_per_worker"]) == "", "no suggestion rather than a wrong one"
     assert did_you_mean("envs", ["env_vars"]) != did_you_mean("envs", ["env_vars"], cutoff=0.75) == ""

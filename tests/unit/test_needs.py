@@ -11,6 +11,7 @@ from plugin_core.driver.evaluate.predictor import pool
 from plugin_core.driver.resources import fitting, no_resources
 from plugin_core.driver.train.step import _scaling_config
 from plugin_core.driver.tune.step import _concurrent_trials
+from plugin_core.specs.resources import in_words
 from tests.support.fake_head import FakeHead
 from tests.support.fake_steps import spec_at
 
@@ -121,7 +122,15 @@ class TestOnAClusterThatGrows:
         assert _concurrent_trials(spec) == growing
 
 
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [({"CPU": 1.0, "GPU": 2.0}, "1 CPU, 2 GPUs"), ({"CPU": 0.5, "GPU": 0.0}, "0.5 CPUs, 0 GPUs"), ({"TPU": 4.0}, "4 TPU")],
+)
+def test_resources_in_words(resources: dict[str, float], words: str) -> None:
+    assert in_words(resources) == words
+
+
 def test_the_error_of_ray_itself_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 1.0})
-    assert no_resources(6.0, "2 CPU").message.endswith("it needs 2 CPU; free: 1 of 4 CPU")
+    assert no_resources(6.0, "2 CPUs").message.endswith("it needs 2 CPUs; free: 1 of 4 CPUs")

@@ -261,17 +261,17 @@ class TestRefusedBeforeAnythingIsSubmitted:
     def test_more_cpus_or_gpus_than_the_cluster_will_ever_have(self, tmp_path: Path) -> None:
         with FakeCluster(num_cpus=4) as cluster:
             many = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=5))
-            words = "scaling_config: infeasible, the step takes 5 CPU; expected up to 4 CPU, all that the cluster has"
+            words = "scaling_config: infeasible, the step takes 5 CPUs; expected up to 4 CPUs, all that the cluster has"
             self.refused(cluster, many, InfeasibleError, words)
             gpus = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=1, use_gpu=True))
-            self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; expected up to 0 GPU")
+            self.refused(cluster, gpus, InfeasibleError, "the step takes 1 GPU; expected up to 0 GPUs")
 
     def test_a_step_with_datasets_that_leaves_no_cpu_for_ray_data(self, tmp_path: Path) -> None:
         (tmp_path / "x.csv").write_text("a\n1\n")
         datasets = {"train": str(tmp_path / "x.csv")}
         spec = spec_at(tmp_path, scaling_config=ScalingConfig(num_workers=4), datasets=datasets)
         with FakeCluster(num_cpus=4) as cluster:
-            self.refused(cluster, spec, InfeasibleError, "5 CPU .1 of them for Ray Data to read the datasets.")
+            self.refused(cluster, spec, InfeasibleError, "5 CPUs .1 of them for Ray Data to read the datasets.")
 
     def test_an_autoscaling_cluster_is_asked_to_wait_instead(self, tmp_path: Path) -> None:
         with FakeCluster(num_cpus=1, autoscaling=True) as cluster:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.driver.resources import fitting, in_words, no_resources
+from plugin_core.driver.resources import fitting, no_resources
 from plugin_core.errors import UserCodeError
 from plugin_core.loops.preprocessors import load_preprocessor
+from plugin_core.specs.resources import in_words
 from plugin_core.specs.step import READING, low_and_high
 
 if TYPE_CHECKING:

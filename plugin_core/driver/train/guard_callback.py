@@ -9,13 +9,14 @@ import time
 from typing import Any
 
 from plugin_core.clusters import env_files
-from plugin_core.driver.resources import in_words, no_resources
+from plugin_core.driver.resources import no_resources
 from plugin_core.errors import FencedError, InfrastructureError, StorageError
 from plugin_core.errors.classify import classify
 from plugin_core.ray_internals.controller import ControllerCallback, WorkerGroupCallback, state_name
 from plugin_core.ray_internals.train_errors import UserExceptionWithTraceback
 from plugin_core.runs import timings
 from plugin_core.runs.fence import Fence
+from plugin_core.specs.resources import in_words
 
 #: Seconds to wait for more errors after some workers raised: a lost peer first shows as exceptions in its live peers.
 GRACE_S = 3.0
