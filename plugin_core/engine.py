@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters.base import find_cluster as find_cluster
     from plugin_core.clusters.doctor import describe_cluster as describe_cluster
     from plugin_core.clusters.kuberay import kuberay_from_json as kuberay_from_json
+    from plugin_core.clusters.local_head import how_to_open as how_to_open
     from plugin_core.clusters.local_head_keeper import free_ports as free_ports
     from plugin_core.clusters.secrets import Secrets as Secrets
     from plugin_core.errors import RayTrainWorkflowsError as RayTrainWorkflowsError
@@ -78,6 +79,7 @@ _PUBLIC = {
     "clusters.base": "Cluster LocalCluster RayCluster find_cluster",
     "clusters.doctor": "describe_cluster",
     "clusters.kuberay": "kuberay_from_json",
+    "clusters.local_head": "how_to_open",
     "clusters.local_head_keeper": "free_ports",
     "clusters.secrets": "Secrets",
     "errors": "RayTrainWorkflowsError SpecError StepCancelledError StepError",

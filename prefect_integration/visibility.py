@@ -26,6 +26,7 @@ from plugin_core.engine import (
     StepResult,
     StepSpec,
     Threads,
+    how_to_open,
     markdown_report,
     markdown_text,
     metric_rows,
@@ -75,11 +76,12 @@ class Board:
         if self._attempt != self._linked:
             receipt = await self._threads(self._rundir.receipt, self._attempt)
             if receipt is not None and (link := receipt.job_url(self._dashboard_url)):
+                hint = how_to_open(receipt.cluster, self._rundir.uri)
                 artifact = LinkArtifact(
                     key=f"{self._slug}-ray-job",
                     link=link,
                     link_text=markdown_text(receipt.submission_id),
-                    description="The step's Ray job",
+                    description=f"The step's Ray job{hint and f'; {hint}'}",
                 )
                 await artifact.acreate(client)
             self._linked = self._attempt

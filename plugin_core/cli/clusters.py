@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from plugin_core.cli.output import Json, answer, cell, console, err, print_json
+from plugin_core.cli.places import Storage, complete_run, open_run
 from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
-from plugin_core.errors import ClusterUnreachableError
+from plugin_core.errors import ClusterUnreachableError, SpecError
 
 if TYPE_CHECKING:
     from plugin_core.clusters.local_head import Head
@@ -112,21 +113,38 @@ def token(as_json: Json = False) -> None:
 
 
 @cluster_app.command("open")
-def open_dashboard() -> None:
-    """Open the embedded cluster's dashboard in a browser; prints its URL where there is none."""
-    import webbrowser
+def open_dashboard(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="show this run's job", autocompletion=complete_run)
+    ] = None,
+    storage: Storage = None,
+) -> None:
+    """Open the embedded cluster's dashboard in a browser, logged in; prints its URL, for where there is no browser."""
+    from plugin_core.cli.browser import open_logged_in
+    from plugin_core.clusters import local_head
 
     head = _head()
-    print(head.address, flush=True)
-    try:
-        opened = webbrowser.open(head.address)
-    except webbrowser.Error:
-        opened = False
-    err.print(
-        f"{'Opened.' if opened else 'No browser was found here: open this URL in one on this machine.'}"
-        " If the page asks for a token, `raytrain cluster token` prints it.",
-        soft_wrap=True,
-    )
+    page = _job_page(head, run, storage) if run is not None else head.address
+    print(page, flush=True)
+    cookie = with_client(RayCluster(head.address, head.token), lambda client: client.browser_cookie())
+    if not open_logged_in(page, cookie, local_head.state_dir()):
+        err.print(
+            "No browser came: open this URL in one on this machine; `raytrain cluster token` prints the token that the page"
+            " asks for.",
+            soft_wrap=True,
+        )
+
+
+def _job_page(head: Head, run: str, storage: str | None) -> str:
+    rundir = open_run(run, storage)
+    receipt = rundir.receipt(rundir.latest())
+    if receipt is None or receipt.address != head.address:
+        where = "no job yet" if receipt is None else "its job on another cluster, or on a head that is gone"
+        raise SpecError(
+            f"run: got {rundir.uri!r}, which has {where}; expected one whose job is on the running head"
+            " (`raytrain logs RUN` shows the log of any)"
+        )
+    return receipt.job_url()
 
 
 def _head() -> Head:

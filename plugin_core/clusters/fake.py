@@ -83,6 +83,7 @@ class FakeCluster(Standing):
     async def _serve(self) -> None:
         app = web.Application(middlewares=[self._gate])
         app.router.add_get("/api/version", self._version)
+        app.router.add_post("/api/authenticate", self._authenticate)
         app.router.add_get("/api/v0/nodes", self._nodes)
         app.router.add_get("/api/v0/actors", self._actors)
         app.router.add_get("/api/packages/gcs/{name}", self._get_package)
@@ -114,6 +115,11 @@ class FakeCluster(Standing):
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": "4", "ray_version": "2.60.0", "session_name": self.session_name})
+
+    async def _authenticate(self, request: web.Request) -> web.Response:
+        response = web.json_response({"status": "authenticated"})
+        response.set_cookie("ray-authentication-token", str(self.token), path="/", httponly=True, samesite="Strict")
+        return response
 
     async def _nodes(self, request: web.Request) -> web.Response:
         node = {"state": "ALIVE", "resources_total": {"CPU": self.num_cpus, "GPU": self.num_gpus}}

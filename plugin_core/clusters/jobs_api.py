@@ -133,6 +133,13 @@ class JobsClient:
                 raise
             await self._request("PUT", path, data=data)
 
+    async def browser_cookie(self) -> str:
+        """The `Set-Cookie` header with which Ray's dashboard lets a browser in: as secret as the token, which it holds."""
+        with self._our_errors():
+            async with self._opened.post(f"{self.address}/api/authenticate", allow_redirects=False) as response:
+                await self._check(response)
+                return response.headers["Set-Cookie"]
+
     async def job(self, submission_id: str) -> JobInfo | None:
         """The job, or None if the cluster definitely has no job with that id."""
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -88,6 +89,11 @@ def identity() -> str:
 def host_of(identity: str) -> str:
     """The host of an embedded head; "" if the identity is another kind of cluster's."""
     return identity.removeprefix(_IDENTITY).partition(":")[0] if identity.startswith(_IDENTITY) else ""
+
+
+def how_to_open(identity: str, run: str) -> str:
+    """What to type to see the page of a run's job, which asks for the head's token; "" on another kind of cluster."""
+    return f"`raytrain cluster open {shlex.quote(run)}` opens its page" if host_of(identity) else ""
 
 
 def is_gone(identity: str) -> bool:

@@ -258,9 +258,13 @@ class Supervisor:
                 await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd(REFUSED, exc.message))
             raise
         else:
+            from plugin_core.clusters import local_head
+
             self._submit_errors = 0
             told = {"submission_id": receipt.submission_id, "attempt": receipt.attempt}
-            self._tell(Event("state", f"attempt {receipt.attempt} is job {receipt.submission_id}", told))
+            page = local_head.how_to_open(receipt.cluster, self.rundir.uri)
+            said = f"attempt {receipt.attempt} is job {receipt.submission_id}{page and f'; {page}'}"
+            self._tell(Event("state", said, told))
 
     async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
         self._handover_due = time.monotonic() + RENEW_S

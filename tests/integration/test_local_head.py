@@ -1,5 +1,6 @@
 """The embedded head: shared, private, stopped when idle, and completely gone afterwards."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from devtools.servers import alive
+from plugin_core import LocalCluster
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
 from tests.support.namespaces import needs_namespaces, on_host, with_clock_set_by
@@ -27,6 +30,21 @@ def test_its_state_is_readable_by_its_owner_only(head: Head) -> None:
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "state.json").stat().st_mode & 0o077 == 0
     assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.slow
+def test_a_browser_gets_a_cookie_that_opens_the_dashboard(head: Head) -> None:
+    """What `raytrain cluster open` gives to a browser."""
+    url = f"{head.address}/api/jobs/"
+    assert requests.get(url, timeout=30).status_code == 401
+
+    async def ask() -> str:
+        async with await LocalCluster().connect() as client:
+            return await client.browser_cookie()
+
+    cookie = asyncio.run(ask())
+    assert {part.strip() for part in cookie.split(";")} >= {"HttpOnly", "SameSite=Strict", "Path=/"}
+    assert requests.get(url, headers={"Cookie": cookie.partition(";")[0]}, timeout=30).json() is not None
 
 
 def test_it_listens_on_loopback_only(head: Head) -> None:

@@ -1,5 +1,6 @@
 """`raytrain` in a shell: JSON, exit codes, completion, a live view, and the embedded head's dashboard."""
 
+import http.client
 import json
 import os
 import pty
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,21 +87,90 @@ def test_the_token_is_printed_by_its_own_command_alone(raytrain: Raytrain, a_hea
     assert json.loads(raytrain("cluster", "url", "--json")[1]) == {"url": "http://127.0.0.1:1"}
 
 
-@pytest.mark.parametrize("browser", [True, False])
-def test_the_dashboard_opens_in_a_browser_or_its_url_is_printed(
-    raytrain: Raytrain, a_head: local_head.Head, monkeypatch: pytest.MonkeyPatch, browser: bool
+class Browser:
+    """In place of the user's: follows the page that it is given, as far as its door."""
+
+    def __init__(self, comes: bool = True):
+        self.comes = comes
+        self.given = self.door = ""
+        self.mode = 0
+        self.answers: list[tuple[int, str | None, str | None]] = []
+
+    def open(self, url: str) -> bool:
+        self.given = url
+        if self.comes:
+            page = Path(url.removeprefix("file://"))
+            self.mode = page.stat().st_mode & 0o777
+            self.door = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]+", page.read_text())[0]
+            # a stranger's guess, then the page's address, twice
+            self.answers = [self.get(url) for url in (f"{self.door[:-5]}12345", self.door, self.door)]
+        return self.comes
+
+    @staticmethod
+    def get(url: str) -> tuple[int, str | None, str | None]:
+        host, _, path = url.removeprefix("http://").partition("/")
+        connection = http.client.HTTPConnection(host, timeout=10)
+        connection.request("GET", f"/{path}")
+        answer = connection.getresponse()
+        connection.close()
+        return answer.status, answer.headers["Location"], answer.headers["Set-Cookie"]
+
+
+@pytest.fixture
+def a_browser(monkeypatch: pytest.MonkeyPatch) -> Browser:
+    browser = Browser()
+    monkeypatch.setattr("webbrowser.open", browser.open)
+    return browser
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeCluster]:
+    """An embedded head, whose dashboard a fake cluster plays."""
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    with FakeCluster(token="t0ken") as cluster:
+        head = local_head.Head(cluster.address, "t0ken", "mark", 1, 1.0, "/tmp/x", 4, 300.0)
+        monkeypatch.setattr(local_head, "current", lambda: head)
+        yield cluster
+
+
+def test_the_dashboard_opens_in_a_browser_that_is_logged_in(
+    raytrain: Raytrain, running: FakeCluster, a_browser: Browser
 ) -> None:
-    opened: list[str] = []
+    assert raytrain("cluster", "open") == (0, f"{running.address}\n", "")
+    refused, entered, again = a_browser.answers
+    assert entered == (303, running.address, "ray-authentication-token=t0ken; HttpOnly; Path=/; SameSite=Strict")
+    assert refused == again == (404, None, None), "its address cannot be guessed, and works once"
+    assert "t0ken" not in a_browser.given + a_browser.door, "a browser's address shows in `ps`, and in its history"
+    assert a_browser.door not in a_browser.given, "nor what the token can be got with"
+    assert a_browser.mode == 0o600
+    assert not Path(a_browser.given.removeprefix("file://")).exists()
+    with pytest.raises(ConnectionRefusedError):
+        a_browser.get(a_browser.door)
 
-    def open_there(url: str) -> bool:
-        opened.append(url)
-        return browser
 
-    monkeypatch.setattr("webbrowser.open", open_there)
+def test_without_a_browser_the_dashboards_url_is_printed_and_how_to_log_in(
+    raytrain: Raytrain, running: FakeCluster, a_browser: Browser
+) -> None:
+    a_browser.comes = False
     code, out, err = raytrain("cluster", "open")
-    assert (code, out, opened) == (0, "http://127.0.0.1:1\n", ["http://127.0.0.1:1"])
-    assert ("No browser was found" in err) is not browser
+    assert (code, out) == (0, f"{running.address}\n")
+    assert err.startswith("No browser came: open this URL in one on this machine; `raytrain cluster token` prints")
     assert "t0ken" not in out + err
+
+
+def test_the_page_of_a_runs_job_opens_while_its_head_runs(
+    raytrain: Raytrain, running: FakeCluster, a_browser: Browser, storage: str
+) -> None:
+    here, gone = write_run(storage, "here", "prepared"), write_run(storage, "gone", "training")
+    assert "has no job yet" in raytrain("cluster", "open", "here")[2]
+    receipt = here.claim(1, running.address, "session")
+    assert receipt is not None
+    code, out, err = raytrain("cluster", "open", "here")
+    assert (code, out, err) == (0, f"{running.address}/#/jobs/{receipt.submission_id}\n", "")
+    assert a_browser.answers[1][1] == out.strip()
+    code, out, err = raytrain("cluster", "open", "gone")
+    assert (code, out) == (2, "")
+    assert f"run: got {gone.uri!r}, which has its job on another cluster, or on a head that is gone; expected" in err
 
 
 # ---- exit codes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plugin_core import RunRef, TrainResult, run
+from plugin_core import LocalCluster, RunRef, TrainResult, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.errors import UserCodeError
@@ -82,6 +82,18 @@ def test_a_healthy_training_of_15_reports_takes_at_most_40_lines(tmp_path: Path)
     assert "report 2: " not in "\n".join(shown)
     assert [line.time for line in lines if line.text.startswith(("fitting", "report 15"))] == [T, T + 24]
     assert not any("TrainingReport" in text or "PreemptionWatcher" in text for text in shown)
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_a_job_on_an_embedded_head_is_named_with_how_to_see_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedded: bool
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    if embedded:
+        monkeypatch.setattr(FakeCluster, "identity", LocalCluster().identity)
+    (job,) = [line.text for line in told(tmp_path, "", []) if line.text.startswith("attempt 1 is job rt-")]
+    assert job.endswith(f"; `raytrain cluster open {tmp_path}/run` opens its page") is embedded
+    assert (";" in job) is embedded
 
 
 def test_what_waits_to_be_shown_is_the_last_report_and_comes_before_what_happens_next() -> None:
