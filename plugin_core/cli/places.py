@@ -90,8 +90,13 @@ def open_storage(storage: str | None) -> Location:
     """The storage at a path or URI (default: the one of a spec that names none). Raises SpecError if it holds no runs."""
     from plugin_core.runs.directory import RunDir
     from plugin_core.storage.location import Location, default_storage_path
+    from plugin_core.storage.threads import THREADS
 
     place = Location.of(storage or default_storage_path(), "storage")
+    if not place.is_local:
+        import pyarrow
+
+        pyarrow.set_io_thread_count(THREADS)  # before it connects: it lists each run, and by default 8 at once
     if place.is_local and Path(place.path).is_file():
         raise SpecError(f"storage: got {place.uri!r}, which is a file; expected a folder that holds runs")
     if RunDir(place).exists():

@@ -18,7 +18,7 @@ from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import index_of, last_report
 from plugin_core.specs.json_values import is_number
 from plugin_core.storage.location import Location
-from plugin_core.storage.threads import parallel
+from plugin_core.storage.threads import THREADS, parallel
 
 #: Seconds without a heartbeat after which a run counts as silent. Drivers beat every two.
 SILENT_S = 120.0
@@ -57,7 +57,7 @@ def overviews(storage: Location, known: Mapping[str, Overview] | None = None) ->
     read again, by name. Raises StorageError if the storage itself cannot be listed."""
     names = [name for name, version in storage.versions().items() if not version and not name.startswith(".")]
     known = known or {}
-    read = parallel(lambda name: known.get(name) or _in(storage, name), names)
+    read = parallel(lambda name: known.get(name) or _in(storage, name), names, THREADS)
     return sorted(read, key=lambda run: (-(run.began or run.changed), run.name))
 
 

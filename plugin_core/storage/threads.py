@@ -81,11 +81,11 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     return await _others(function, *arguments, limit_s=math.inf)
 
 
-def parallel(function: Callable[[S], T], items: Sequence[S]) -> list[T]:
+def parallel(function: Callable[[S], T], items: Sequence[S], at_once: int = PARALLEL) -> list[T]:
     """The results of concurrent blocking calls, one per item. Raises the first error."""
     if len(items) < 2:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(PARALLEL, len(items)), thread_name_prefix="raytrain-parallel") as pool:
+    with ThreadPoolExecutor(min(at_once, len(items)), thread_name_prefix="raytrain-parallel") as pool:
         return list(pool.map(function, items))
 
 

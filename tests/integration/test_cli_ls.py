@@ -3,12 +3,13 @@
 import json
 from collections import Counter
 
+import pyarrow
 from typer.testing import CliRunner
 
 from benchmarks.counting_s3 import counting_s3
 from plugin_core.cli import app
 from plugin_core.storage.location import Location
-from plugin_core.storage.threads import parallel
+from plugin_core.storage.threads import THREADS, parallel
 from tests.support.written_runs import STATES, write_run
 
 RUNS = 90
@@ -30,6 +31,7 @@ def test_ls_on_s3_takes_at_most_3_requests_a_run() -> None:
         training = next(run for run in found.values() if run["state"] == "training")
         assert (training["reports"], training["counters"], training["attempt"]) == (3, {"epoch": 2}, 1)
         assert len(asked) <= 3 * RUNS
+        assert pyarrow.io_thread_count() == THREADS, "as many listings at once as runs that are read"
         a_run = Counter(key.partition("/.step")[0] for _, key in asked if "/run-" in key)
         assert max(a_run.values()) <= 4, "one listing, and three reads"
         assert {kind for kind, _ in asked} <= {"GET", "LIST", "HEAD"}, "nothing is written"

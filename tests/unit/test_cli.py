@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from plugin_core import errors
-from plugin_core.runs.directory import AttemptEnd, Heartbeat
-from plugin_core.runs.overview import SILENT_S, WAITING_S
+from plugin_core.runs import overview
+from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
+from plugin_core.runs.overview import SILENT_S, WAITING_S, Overview
+from plugin_core.storage.location import Location
+from plugin_core.storage.threads import THREADS
 from tests.support.written_runs import STATES, Raytrain, write_run
 
 
@@ -41,6 +45,19 @@ def test_ls_shows_each_run_with_its_state_progress_attempt_and_age_the_newest_fi
         ["of-failed", "train", "failed (user_error)", "3 reports, epoch 2", "1", "9 h", "it broke"],
         ["of-cancelled", "train", "cancelled", "3 reports, epoch 2", "1", "12 h", "the run was cancelled"],
     ]
+
+
+def test_as_many_runs_are_read_at_once_as_a_storage_has_threads(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(THREADS, timeout=60)
+
+    def meet(rundir: RunDir) -> Overview:
+        together.wait()
+        return Overview(rundir.name, rundir.uri, "no run")
+
+    monkeypatch.setattr(overview, "overview", meet)
+    for number in range(THREADS):
+        Path(storage, f"run-{number}").mkdir()
+    assert len(overview.overviews(Location.of(storage))) == THREADS
 
 
 def states(raytrain: Raytrain, *arguments: str) -> dict[str, str]:
