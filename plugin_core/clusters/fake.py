@@ -81,7 +81,7 @@ class FakeCluster(Standing):
     # ---- the server
 
     async def _serve(self) -> None:
-        app = web.Application(middlewares=[self._gate])
+        app = web.Application(middlewares=[self._gate], client_max_size=100 * 2**20)  # as Ray
         app.router.add_get("/api/version", self._version)
         app.router.add_post("/api/authenticate", self._authenticate)
         app.router.add_get("/api/v0/nodes", self._nodes)

@@ -60,6 +60,8 @@ class JobsClient:
         self._headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
         self._verify = verify
         self._session: aiohttp.ClientSession | None = None
+        #: bytes of local folders that `upload` sent
+        self.uploaded = 0
 
     async def __aenter__(self) -> JobsClient:
         import aiohttp  # takes 0.25 s, which merely parsing a DAG or flow file should not cost
@@ -240,7 +242,12 @@ class JobsClient:
         from ray.dashboard.modules.dashboard_sdk import SubmissionClient
         from ray.exceptions import AuthenticationError
 
-        client = SubmissionClient(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
+        class Counting(SubmissionClient):  # type: ignore[misc]
+            def _do_request(inner, method: str, endpoint: str, *, data: bytes | None = None, **kwargs: Any) -> Any:
+                self.uploaded += len(data or b"")
+                return super()._do_request(method, endpoint, data=data, **kwargs)
+
+        client = Counting(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
         runtime_env = dict(runtime_env)
         try:
             client._upload_working_dir_if_needed(runtime_env)

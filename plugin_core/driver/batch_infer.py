@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver import datasets
 from plugin_core.driver.evaluate.predictor import Predict, pool
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.rows import rows_in_journal
 from plugin_core.runs import output_folder
 from plugin_core.runs.fence import Fence
-from plugin_core.runs.journal import JournalWriter
 from plugin_core.runs.lineage import check_framework
 from plugin_core.specs import BatchInferSpec
 from plugin_core.specs.results import BatchInferResult
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 def run(context: StepContext) -> BatchInferResult:
     spec = context.spec
     assert isinstance(spec, BatchInferSpec)
+    from plugin_core.ray_internals import data_progress
+
     check_framework(spec)
     root = Location.of(spec.output_path) if spec.output_path else context.rundir.location.child("predictions")
     output_folder.claim_output(root, context.rundir.location)
@@ -38,7 +38,8 @@ def run(context: StepContext) -> BatchInferResult:
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
     dataset = datasets.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
     context.set_phase("predicting")
-    with pool(spec, context.room) as options, _rows_in_journal(context):
+    told = rows_in_journal(context, "predicting")
+    with pool(spec, context.room) as options, told as tell, data_progress.rows_told(Predict.__name__, tell):
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
         if spec.output_columns is not None:
             predicted = predicted.select_columns(spec.output_columns)
@@ -46,19 +47,6 @@ def run(context: StepContext) -> BatchInferResult:
     context.set_phase("committing")
     rows = output_folder.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
     return _result(context, folder, rows)
-
-
-@contextmanager
-def _rows_in_journal(context: StepContext) -> Iterator[None]:
-    """While rows are predicted, write to the journal how many there are."""
-    from plugin_core.ray_internals.data_progress import rows_told
-
-    journal = JournalWriter(context.rundir, context.attempt)
-    try:
-        with rows_told(Predict.__name__, lambda rows: journal.append({"phase": "predicting", "rows": rows})):
-            yield
-    finally:
-        journal.close()
 
 
 def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResult:

@@ -20,17 +20,29 @@ logger = logging.getLogger(__name__)
 _listening: list[tuple[str, Callable[[int], None]]] = []
 
 
-class RowsTold(ExecutionCallback):
-    """Ray Data makes one for each execution. It never raises: an exception here would end the execution."""
+class Pace:
+    """Says when it is time to tell again."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._due = EVERY_S
 
-    def on_execution_step(self, executor: Any) -> None:
+    def is_due(self) -> bool:
         elapsed = time.monotonic() - self._began
-        if elapsed >= self._due:
-            self._due = max(elapsed + EVERY_S, elapsed * GROWTH)
+        if elapsed < self._due:
+            return False
+        self._due = max(elapsed + EVERY_S, elapsed * GROWTH)
+        return True
+
+
+class RowsTold(ExecutionCallback):
+    """Ray Data makes one for each execution. It never raises: an exception here would end the execution."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+
+    def on_execution_step(self, executor: Any) -> None:
+        if self._pace.is_due():
             self._tell(executor)
 
     def after_execution_succeeds(self, executor: Any) -> None:

@@ -20,6 +20,7 @@ from plugin_core.supervisor.generations import lay_down
 from plugin_core.supervisor.preflight import check_functions_and_data
 from plugin_core.supervisor.run_checkpoints import with_checkpoints
 from plugin_core.supervisor.story import Story
+from plugin_core.supervisor.uploads import tell_if_slow
 
 
 async def prepare(
@@ -45,7 +46,8 @@ async def prepare(
     try:
         # no time limit: the payload that travels with the step may be large
         laying = Threads.of(RunDir.of(spec).uri)
-        rundir, remark = await laying(lay_down, spec, request, current, limit_s=math.inf)
+        written = laying(lay_down, spec, request, current, limit_s=math.inf)
+        rundir, remark = await tell_if_slow(written, "the step to its run directory", tell)
     except StorageError as exc:
         if why := refusal(exc):
             given = spec.run_config.storage_path or default_storage_path()

@@ -44,6 +44,7 @@ from plugin_core.supervisor.outcome import tell_failure, tell_outcome
 from plugin_core.supervisor.preparation import prepare as prepare
 from plugin_core.supervisor.preparation import release, tell_start
 from plugin_core.supervisor.screen import Screen
+from plugin_core.supervisor.uploads import tell_if_slow
 
 #: Give up after this many submits in a row that the API answers with an error.
 SUBMIT_ERRORS = 10
@@ -222,7 +223,8 @@ class Supervisor:
         spec = await self._threads(self.rundir.read_spec)
         try:
             # before the claim: a failed upload must not leave an attempt behind
-            uploaded = await client.upload(spec.runtime_env)
+            sending = client.upload(spec.runtime_env)
+            uploaded = await tell_if_slow(sending, "the code to the cluster", self._tell, lambda: client.uploaded)
         except ClusterUnreachableError as exc:
             self._not_submitted(f"attempt {attempt} is waiting for its upload", exc)
             return

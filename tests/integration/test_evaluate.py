@@ -12,6 +12,7 @@ from sklearn import metrics
 
 from plugin_core import EvaluateSpec, LocalCluster, RunConfig, run
 from plugin_core.errors import SpecError, UserCodeError
+from plugin_core.supervisor.events import Event
 
 
 class Shifted:
@@ -75,7 +76,10 @@ def test_two_actors_count_exactly_with_slices_plots_and_a_verdict(cluster: Local
         "compare_to": checkpoint(tmp_path, 10),
         "must_beat": {"accuracy": {"tolerance": 0.01}, "MulticlassAUROC": {"mode": "max", "tolerance": 1}},
     }
-    result = run(spec(tmp_path, rows, **given), cluster)
+    told: list[Event] = []
+    result = run(spec(tmp_path, rows, **given), cluster, told.append)
+    counted = [event.data for event in told if event.kind == "phase" and "rows" in event.data]
+    assert {entry["phase"]: entry["rows"] for entry in counted} == {"evaluating": 1120, "evaluating the other": 1120}
     table = pyarrow.parquet.read_table(rows)
     row, label = (table[name].to_numpy() for name in ("row", "label"))
     north = np.array(table["region"].to_pylist()) == "north"

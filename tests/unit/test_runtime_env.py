@@ -1,6 +1,7 @@
 """A step's `runtime_env`: errors in it show only names, and come before an attempt begins."""
 
 import asyncio
+import random
 import traceback
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor.follower import Event
+from plugin_core.supervisor import uploads
+from plugin_core.supervisor.events import Event, Line
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 
 SECRETS = {"WANDB_API_KEY": "hunter2"}
@@ -35,6 +38,27 @@ def test_a_missing_working_dir_names_the_field_and_the_corrected_spec_runs_under
     assert result.run.attempt == 1
     (name,) = [name for name in cluster.packages if name.startswith("_ray_pkg_")]
     assert cluster.runtime_envs[0]["working_dir"] == f"gcs://{name}"
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_an_upload_that_takes_a_while_is_told_with_its_size_and_duration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
+) -> None:
+    monkeypatch.setattr(uploads, "TOLD_AFTER_S", 0.0 if slow else 60.0)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/data").write_bytes(random.Random(1).randbytes(1_160_000))
+    lines: list[Line] = []
+
+    async def submitted(cluster: FakeCluster) -> None:
+        spec = spec_at(tmp_path / "runs", runtime_env={"working_dir": str(tmp_path / "code")})
+        await Supervisor(await prepare(spec, cluster, log=lines.append), cluster, log=lines.append).submit()
+
+    with FakeCluster() as cluster:
+        run_sync(submitted(cluster))
+    said = [line.text for line in lines if line.text.startswith("upload")]
+    told = ["uploading the step to its run directory", "uploaded the step to its run directory in 0 s"]
+    told += ["uploading the code to the cluster", "uploaded the code to the cluster, 1.2 MB, in 0 s"]
+    assert said == (told if slow else [])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a worker passes to Ray in a report, and what it gets to resume from."""
 
 import pickle
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from ray.train._internal import session
 from ray.train.v2._internal.execution import train_fn_utils
 
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
+from plugin_core.driver.train import worker as worker_module
 from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, for_the_node, wrap
 from plugin_core.errors import SpecError
 from plugin_core.ray_internals import worker
@@ -36,6 +38,27 @@ def test_metrics_are_json_safe_and_a_score_that_is_not_a_number_is_left_out(
 ) -> None:
     """Ray multiplies a checkpoint's score, which fails for null; without a score the checkpoint ranks last."""
     assert _safe_metrics(metrics, score) == expected
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_an_upload_of_a_checkpoint_that_takes_a_while_is_told_in_the_jobs_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], slow: bool
+) -> None:
+    uploading = threading.Event()
+    if slow:
+        monkeypatch.setattr(worker_module, "SLOW_UPLOAD_S", 0.0)
+        monkeypatch.setattr(worker_module, "print", lambda *words, **_: (print(*words), uploading.set()), raising=False)
+
+    def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
+        assert uploading.wait(60 if slow else 0) is slow
+        return checkpoint
+
+    monkeypatch.setattr(worker_module.checkpoint_manifest, "upload", upload)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/weights").write_bytes(b"1" * 1_260_000)
+    assert worker_module._upload(Checkpoint(str(tmp_path)), "checkpoint_a001_000003").path == str(tmp_path)
+    lines = ["uploading checkpoint_a001_000003, 1.3 MB", "uploaded checkpoint_a001_000003 in 0 s"]
+    assert capfd.readouterr().out.splitlines() == (lines if slow else [])
 
 
 @pytest.mark.parametrize("kind", ["local", "remote"])

@@ -14,6 +14,7 @@ from plugin_core.driver.evaluate.predictor import Predict, pool
 from plugin_core.driver.evaluate.tallies import Both, tally_maker
 from plugin_core.driver.evaluate.thresholds import verdict
 from plugin_core.driver.resources import reserved
+from plugin_core.driver.rows import rows_in_journal
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.dataset_fingerprint import dataset_fingerprint
 from plugin_core.runs.directory import RunDir
@@ -31,6 +32,8 @@ SLICES = 1000
 #: A slice: column and value; ("", "") stands for all rows.
 Slice = tuple[str, str]
 ALL: Slice = ("", "")
+#: The phase in which the checkpoint is evaluated that this one is compared to.
+OTHER = "evaluating the other"
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +76,7 @@ def _compared_metrics(
     """Return the metrics to compare to: the other checkpoint's on the same data, or those of an earlier evaluation."""
     other = spec.compare_to
     if isinstance(other, CheckpointRef):
-        context.set_phase("evaluating the other")
+        context.set_phase(OTHER)
         return evaluate(context, spec, other)[0]
     if not isinstance(other, EvaluationRef):
         return None
@@ -104,17 +107,25 @@ def _by_function(context: StepContext, spec: EvaluateSpec, checkpoint: Checkpoin
 
 
 def _by_predictor(context: StepContext, spec: EvaluateSpec, checkpoint: CheckpointRef) -> _Evaluated:
+    from plugin_core.ray_internals.data_progress import Pace
+
     maker = tally_maker(spec, context.function("torchmetrics") if spec.torchmetrics else None)
     arguments = (context.function("predictor"), checkpoint, spec.config, maker, _columns(spec))
-    with pool(spec, context.room) as options:
+    told = rows_in_journal(context, "evaluating" if checkpoint is spec.checkpoint else OTHER)
+    with pool(spec, context.room) as options, told as tell:
         counted = _dataset(context, spec).map_batches(PredictAndTally, fn_constructor_args=arguments, **options)
         tallies: dict[Slice, Both] = {}
+        done, pace = 0, Pace()
         for row in counted.iter_rows():
+            done += int(row["rows"])
+            if pace.is_due():
+                tell(done)
             for key, tally in pickle.loads(row["tallies"]).items():
                 if key in tallies:
                     tallies[key].merge(tally)
                 else:
                     tallies[key] = tally
+        tell(done)
     if ALL not in tallies:
         raise SpecError("dataset: got no rows; expected at least one")
     _check_slices(tallies)
@@ -148,7 +159,7 @@ def _check_slices(tallies: dict[Slice, Both]) -> None:
 
 
 class PredictAndTally:
-    """An actor that predicts a batch and returns its tallies."""
+    """An actor that predicts a batch and returns its tallies, and how many rows it had."""
 
     def __init__(
         self,
@@ -180,7 +191,7 @@ class PredictAndTally:
         for key, rows in parts.items():
             tallies[key] = self._maker()
             tallies[key].update(labels[rows], predictions[rows], None if scores is None else scores[rows])
-        return {"tallies": [pickle.dumps(tallies)]}
+        return {"tallies": [pickle.dumps(tallies)], "rows": [len(labels)]}
 
     def _column(self, batch: dict[str, Any], role: str) -> Any:
         import numpy as np

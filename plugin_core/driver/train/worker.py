@@ -6,9 +6,12 @@ import inspect
 import os
 import posixpath
 import re
+import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from plugin_core.driver import log_keeper
@@ -27,6 +30,8 @@ _NOT_RUN = (
     "train_loop_per_worker: got a generator or coroutine, which runs nothing when it is called; expected a function that"
     " calls ray.train.report(metrics)"
 )
+#: Seconds after which a checkpoint's upload is worth a line.
+SLOW_UPLOAD_S = 5.0
 _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 
@@ -117,6 +122,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     skip = max(0, taken - context.report_call_index)
     artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
     artifacts.begin()
+    upload = _upload if context.get_world_rank() == 0 else checkpoint_manifest.upload
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
         """Ray's hook for replacing `ray.train.report` and `get_checkpoint` in a worker."""
@@ -139,7 +145,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
             if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
                 checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD:
-                kwargs.setdefault("checkpoint_upload_fn", checkpoint_manifest.upload)
+                kwargs.setdefault("checkpoint_upload_fn", upload)
             super().report(
                 _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
             )
@@ -160,6 +166,22 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
 
     worker.install(SafeTrainFnUtils())
     return artifacts, log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
+
+
+def _upload(checkpoint: Any, name: str) -> Any:
+    """`checkpoint_manifest.upload`; if it takes a while, the job's log says so, and says when it is done."""
+    size = sum(file.stat().st_size for file in Path(checkpoint.path).rglob("*") if file.is_file())
+    telling = threading.Timer(SLOW_UPLOAD_S, print, [f"uploading {name}, {size / 1e6:.1f} MB"], {"flush": True})
+    telling.daemon = True
+    telling.start()
+    began = time.monotonic()
+    try:
+        kept = checkpoint_manifest.upload(checkpoint, name)
+    finally:
+        telling.cancel()
+    if (took := time.monotonic() - began) >= SLOW_UPLOAD_S:
+        print(f"uploaded {name} in {took:.0f} s", flush=True)
+    return kept
 
 
 def for_the_node(checkpoint: Any, run_uri: str) -> Any:
