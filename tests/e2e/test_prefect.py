@@ -160,6 +160,7 @@ def test_the_step_is_visible_in_prefect(flows: Flows, chain: list[TaskRun]) -> N
     rundir = flows.rundir("chain", "train")
     assert rundir.uri in found["chain-train-report"].data
     assert rundir.receipt(1).job_url() in found["chain-train-ray-job"].data
+    assert f"`raytrain cluster open {rundir.uri}` opens its page" in found["chain-train-ray-job"].description
     assert "chain-evaluate-report" in found
 
 
