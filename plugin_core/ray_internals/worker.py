@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
 
+import ray
 import ray.train
 from ray._private.worker import global_worker
 from ray.train._internal import session
 from ray.train.v2._internal.execution import train_fn_utils
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.train_fn_utils import DistributedTrainFnUtils as DistributedTrainFnUtils
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune import PlacementGroupFactory
+from ray.tune.execution.tune_controller import TuneController
 
 
 class WorkerContext(Protocol):
@@ -31,6 +36,21 @@ def install(utils: DistributedTrainFnUtils) -> None:
     session._session = _TuneSession(utils)
 
 
+def forbid_fit(refuse: Callable[[], NoReturn]) -> None:
+    """Call `refuse` instead of starting a training or a search from within this worker. It would wait for resources that
+    this worker holds, and nobody would see its reports."""
+
+    def instead(*args: Any, **kwargs: Any) -> NoReturn:
+        refuse()
+
+    DataParallelTrainer.fit = instead
+    TuneController.__init__ = instead
+
+
+class Done(BaseException):
+    """Ends a loop that told Ray Tune that it is done."""
+
+
 _RANKS = ("world_rank", "world_size", "local_rank", "local_world_size", "node_rank")
 
 
@@ -43,6 +63,12 @@ class _TuneSession:
 
     def report(self, metrics: dict[str, Any], checkpoint: ray.train.Checkpoint | None = None) -> None:
         self._utils.report(metrics, checkpoint)
+        if metrics.get("done"):
+            raise Done
+
+    @property
+    def trial_resources(self) -> PlacementGroupFactory:
+        return PlacementGroupFactory([ray.get_runtime_context().get_assigned_resources()])
 
     @property
     def loaded_checkpoint(self) -> ray.train.Checkpoint | None:

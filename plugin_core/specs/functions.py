@@ -85,6 +85,9 @@ def import_function(field: str, reference: str) -> Callable[..., Any]:
             found = getattr(found, part)
     except (ImportError, AttributeError) as exc:
         raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({exc})") from exc
+    except SystemExit as exc:
+        why = "whose module calls sys.exit when it is imported; expected one that does not"
+        raise PayloadError(f"{field}: got {reference!r}, {why}") from exc
     if not callable(found):
         raise PayloadError(f"{field}: got {reference!r}, a {type(found).__name__}; expected a function")
     result: Callable[..., Any] = found
@@ -99,7 +102,7 @@ def _missing(module_name: str) -> str:
     return f"no module named {module_name!r} here{where}"
 
 
-def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
+def check_reference(field: str, reference: str, *, must_exist: bool, may_be_class: bool = True) -> None:
     """Look up a by-reference function without importing its module (which may be slow, or need a GPU).
 
     `must_exist`: the module must be found here, because the cluster shares this environment.
@@ -112,7 +115,7 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
         return
     if found.origin and found.origin.endswith(".py"):
         try:
-            names = _top_level_names(_source(Path(found.origin)), found.origin)
+            names, classes = _top_level_names(_source(Path(found.origin)), found.origin)
         except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as exc:
             # not UTF-8, an unknown encoding, a NUL, an endless expression
             raise PayloadError(
@@ -124,6 +127,8 @@ def check_reference(field: str, reference: str, *, must_exist: bool) -> None:
             ) from exc
         if attribute.split(".")[0] not in names and "*" not in names:
             raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({module_name} has no {attribute!r})")
+        if attribute in classes and not may_be_class:
+            raise PayloadError(f"{field}: got the class {reference!r}; expected a function")
 
 
 def call_with(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -156,8 +161,10 @@ def _source(file: Path) -> str:
         return stream.read()
 
 
-def _top_level_names(source: str, file: str) -> set[str]:
+def _top_level_names(source: str, file: str) -> tuple[set[str], set[str]]:
+    """The names that a module defines, and those that are classes."""
     # not `ast`: in CPython 3.11, threads that build trees concurrently can break each other
     table = symtable.symtable(source, file, "exec")
     names = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported() or s.is_namespace()}
-    return names | ({"*"} if re.search(r"^from .+ import \*", source, re.MULTILINE) else set())
+    classes = {child.get_name() for child in table.get_children() if child.get_type() == "class"}
+    return names | ({"*"} if re.search(r"^from .+ import \*", source, re.MULTILINE) else set()), classes

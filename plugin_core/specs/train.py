@@ -12,6 +12,7 @@ from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
+from plugin_core.specs.train_loop import TrainLoop
 
 
 class TorchConfig(Model):
@@ -37,7 +38,7 @@ class TrainSpec(StepSpec):
     resources_field = "scaling_config"
     kind: Literal["train"] = "train"
     framework: Framework = Field("torch", description="what the workers train with")
-    train_loop_per_worker: Function | None = Field(
+    train_loop_per_worker: TrainLoop | None = Field(
         None, description="your loop, which every worker runs; XGBoost and LightGBM may have `params` instead"
     )
     train_loop_config: Plain = Field({}, description="the loop's argument")

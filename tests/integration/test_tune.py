@@ -205,10 +205,11 @@ def test_pbt_hands_the_better_trials_checkpoint_over(cluster: LocalCluster, tmp_
                 ),
                 "scheduler": {
                     "type": "pbt",
+                    "perturbation_interval": 1,
                     "hyperparam_mutations": {"train_loop_config": {"step": {"choice": [5.0, 20.0]}}},
                 },
             },
-            "scheduler: got 'pbt', which passes checkpoints between trials, but the train function reported none",
+            "which passes checkpoints between trials, but the train function reported none by report 1; expected",
         ),
     ],
 )

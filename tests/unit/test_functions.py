@@ -189,3 +189,24 @@ def test_steps_in_threads_pickle_their_functions_at_the_same_time() -> None:
     finally:
         sys.setswitchinterval(before)
     assert len(made) == 1
+
+
+def test_a_reference_into_a_module_that_exits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some of Ray's examples do under a Python that TensorFlow did not support; the driver would end without a word."""
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\ndef loop(config): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PayloadError, match="got 'leaving:loop', whose module calls sys"):
+        functions.import_function("train_loop_per_worker", "leaving:loop")
+
+
+def test_a_reference_to_a_class_is_refused_where_a_function_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shapes.py").write_text("raise ImportError\nclass Loop:\n    def run(config): pass\ndef loop(): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    field = "train_loop_per_worker"
+    for reference in ("shapes:loop", "shapes:Loop.run"):
+        functions.check_reference(field, reference, must_exist=True, may_be_class=False)
+    functions.check_reference("predictor", "shapes:Loop", must_exist=True)
+    with pytest.raises(PayloadError, match="train_loop_per_worker: got the class 'shapes:Loop'; expected a function"):
+        functions.check_reference(field, "shapes:Loop", must_exist=True, may_be_class=False)

@@ -1,5 +1,6 @@
 """What a worker passes to Ray in a report, and what it gets to resume from."""
 
+import itertools
 import pickle
 import threading
 import warnings
@@ -12,9 +13,12 @@ import fsspec
 import numpy as np
 import pytest
 from ray import tune
-from ray.train import Checkpoint
+from ray.train import Checkpoint, ScalingConfig
 from ray.train._internal import session
+from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution import train_fn_utils
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.tune.execution.tune_controller import TuneController
 
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.train import worker as worker_module
@@ -106,6 +110,8 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
     monkeypatch.setattr(utils, "get_checkpoint", lambda self: None)
     monkeypatch.setattr(session, "_session", None)
     monkeypatch.setattr(train_fn_utils, "_train_fn_utils", None)
+    for kind, method in ((DataParallelTrainer, "fit"), (TuneController, "__init__")):
+        monkeypatch.setattr(kind, method, getattr(kind, method))  # as it is, to be put back
     monkeypatch.setattr("ray.train.get_all_reported_checkpoints", lambda mode: [])
     monkeypatch.chdir(tmp_path)
     return told
@@ -113,7 +119,7 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
 
 def run_loop(loop: Callable[..., Any], tmp_path: Path) -> Any:
     options = WorkerOptions(str(tmp_path / "run"), 1, "python", warm_start=str(tmp_path / "warm"))
-    return wrap(loop, options=options)({"lr": 0.5})
+    return wrap(loop, options=options)({"lr": 0.5, "folder": str(tmp_path)})
 
 
 def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:
@@ -131,6 +137,60 @@ def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[
         warnings.simplefilter("error")
         assert run_loop(loop, tmp_path) == (str(tmp_path / "warm"), 1, None)
     assert reports == [({"loss": 0.5, "nan": None}, None), ({"loss": 0.1}, checkpoint)]
+
+
+def test_a_loop_that_tells_ray_tune_it_is_done_ends(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:
+    """As in Ray Tune, whose loops may go on for ever (`ray/tune/examples/pbt_function.py`)."""
+    left = []
+
+    def loop(config: dict[str, Any]) -> None:
+        try:
+            for step in itertools.count():
+                tune.report({"step": step, "done": np.bool_(step == 2)})
+        finally:
+            left.append(True)
+
+    assert run_loop(loop, tmp_path) is None
+    assert reports == [({"step": step, "done": step == 2}, None) for step in range(3)]
+    assert left == [True]
+
+
+def test_a_loop_learns_from_ray_tune_what_resources_it_has(
+    tmp_path: Path, reports: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `ray/tune/examples/xgboost_dynamic_resources_example.py`."""
+    mine = SimpleNamespace(get_assigned_resources=lambda: {"CPU": 2.0})
+    monkeypatch.setattr("ray.get_runtime_context", lambda: mine)
+    assert run_loop(lambda config: tune.get_context().get_trial_resources().head_cpus, tmp_path) == 2.0
+
+
+def train_within(config: dict[str, Any]) -> None:
+    trainer = TorchTrainer(report_a_number, scaling_config=ScalingConfig(num_workers=2))
+    begin(trainer)
+
+
+def search_within(config: dict[str, Any]) -> None:
+    begin(tune.Tuner(report_a_number, run_config=tune.RunConfig(storage_path=config["folder"])))
+
+
+def search_as_of_old(config: dict[str, Any]) -> None:
+    tune.run(report_a_number, storage_path=config["folder"])
+
+
+def begin(trainer: Any) -> None:
+    trainer.fit()
+
+
+@pytest.mark.parametrize("loop", [train_within, search_within, search_as_of_old])
+def test_a_loop_that_starts_a_training_of_its_own_is_refused(
+    tmp_path: Path, reports: list[tuple[Any, Any]], loop: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for the resources that its worker holds."""
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 1.0})
+    words = "train_loop_per_worker: got a function which fits a trainer or tuner of its own; expected the function that it"
+    with pytest.raises(SpecError, match=words):
+        run_loop(loop, tmp_path)
 
 
 def report_a_number(config: dict[str, Any]) -> None:

@@ -18,14 +18,14 @@ from plugin_core.driver.train.frameworks.build import TrainerInputs, build_train
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
 from plugin_core.driver.train.worker import WorkerOptions, wrap
-from plugin_core.errors import UserCodeError
+from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.loops import artifacts
 from plugin_core.loops.preprocessors import serialize
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History, metric
 from plugin_core.runs.run_checkpoint import best_and_latest
-from plugin_core.specs import TrainSpec
+from plugin_core.specs import TrainSpec, train_loop
 from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
 from plugin_core.specs.step import READING
@@ -51,6 +51,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.driver.train.journal_callback import JournalCallback
     from plugin_core.ray_internals.trainer import leave_out_helpers
 
+    loop = _train_loop(context) if spec.train_loop_per_worker else None
     checkpoints = spec.run_config.checkpoint_config
     history = History.read(context.rundir)
     if repaired := repair_snapshot(context.rundir, checkpoints, history):
@@ -91,7 +92,6 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         datasets = {name: preprocessor.transform(dataset) for name, dataset in datasets.items()}
         options = replace(options, preprocessor=serialize(preprocessor))
     wrapped = functools.partial(wrap, options=options)
-    loop = context.function("train_loop_per_worker") if spec.train_loop_per_worker else None
     inputs = TrainerInputs(
         train_loop=wrapped(loop) if loop else None,
         wrap=wrapped,
@@ -105,6 +105,14 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     leave_out_helpers(trainer, own_job=context.own_job)
     context.set_phase("training")
     return _collect(trainer.fit(), context, dataset, searching=on_report is not None)
+
+
+def _train_loop(context: StepContext) -> Callable[..., Any]:
+    """The loop. Raises SpecError if what a reference names is none."""
+    loop = context.function("train_loop_per_worker")
+    if (why := train_loop.problem(loop)) is not None:
+        raise SpecError(f"train_loop_per_worker: {why}")
+    return loop
 
 
 def _set_ray_defaults(spec: TrainSpec) -> None:

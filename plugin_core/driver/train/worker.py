@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from plugin_core.driver import log_keeper
 from plugin_core.driver.train.frameworks import world
@@ -24,12 +24,9 @@ from plugin_core.loops.artifacts import Artifacts
 from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
 from plugin_core.specs.functions import call_with
 from plugin_core.specs.json_values import json_safe
+from plugin_core.specs.train_loop import FITS, RUNS_NOTHING
 from plugin_core.storage import checkpoint_manifest
 
-_NOT_RUN = (
-    "train_loop_per_worker: got a generator or coroutine, which runs nothing when it is called; expected a function that"
-    " calls ray.train.report(metrics)"
-)
 #: Seconds after which a checkpoint's upload is worth a line.
 SLOW_UPLOAD_S = 5.0
 _OWN_FILES = (__file__, call_with.__code__.co_filename)
@@ -60,6 +57,8 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
     first report fails if this worker trains alone."""
 
     def train_loop_per_worker(config: dict[str, Any]) -> Any:
+        from plugin_core.ray_internals.worker import Done
+
         check_world = _WorldCheck(options.world_of)
         artifacts, log = _install(options, check_world)
         if options.seed is not None:
@@ -68,9 +67,11 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
             returned = call_with(loop, config)
             if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
                 returned.close()
-                raise SpecError(_NOT_RUN)
+                raise SpecError(f"train_loop_per_worker: {RUNS_NOTHING}")
             check_world()
             return returned
+        except Done:
+            return None
         except Exception as exc:
             # Ray passes the exception on without its traceback
             setattr(exc, TRACEBACK, _users_traceback(exc))
@@ -165,6 +166,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
     worker.install(SafeTrainFnUtils())
+    worker.forbid_fit(_refuse_fit)
     return artifacts, log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
 
 
@@ -182,6 +184,10 @@ def _upload(checkpoint: Any, name: str) -> Any:
     if (took := time.monotonic() - began) >= SLOW_UPLOAD_S:
         print(f"uploaded {name} in {took:.0f} s", flush=True)
     return kept
+
+
+def _refuse_fit() -> NoReturn:
+    raise SpecError(f"train_loop_per_worker: got a function {FITS}")
 
 
 def for_the_node(checkpoint: Any, run_uri: str) -> Any:

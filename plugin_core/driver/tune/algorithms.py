@@ -64,8 +64,8 @@ def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], 
             raise SpecError(f"{field}.{option}: not an option of {name!r}; expected one of {', '.join(accepted)}{hint}")
     try:
         return made(**options)
-    except (ImportError, AssertionError) as exc:
-        if isinstance(exc, AssertionError) and "install" not in str(exc):
+    except (ImportError, AssertionError, RuntimeError) as exc:
+        if not isinstance(exc, ImportError) and "install" not in str(exc):
             raise SpecError(f"{field}: got {name!r} with {options!r}, which it does not take ({exc})") from exc
         raise _not_installed(field, name, exc) from exc
     except (TypeError, ValueError) as exc:
@@ -73,4 +73,5 @@ def _make(field: str, name: str, made: Callable[..., Any], accepted: list[str], 
 
 
 def _not_installed(field: str, name: str, exc: Exception) -> SpecError:
-    return SpecError(f"{field}: got {name!r}, whose package is not installed on the cluster ({exc}); pip install it there")
+    why = " ".join(str(exc).split())
+    return SpecError(f"{field}: got {name!r}, whose package is not installed on the cluster ({why}); pip install it there")

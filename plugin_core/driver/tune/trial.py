@@ -57,6 +57,8 @@ class Trial(tune.Trainable):
         self._reference: dict[str, Any] = {}
         self._leg: RunDir | None = None
         self._told = 0
+        #: the checkpoint of another trial that the leg starts from (a URI, or ""), and the latest of its own (a name)
+        self._start = ""
         self._latest: str | None = None
         #: reports from before this actor started that Ray Tune never got or has lost
         self._before: deque[dict[str, Any]] = deque()
@@ -77,9 +79,15 @@ class Trial(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         reference = self._reference  # as restored, if nothing has started since
         if self._leg is not None:
-            reference = {"trial": self.trial_id, "leg": self._leg.name, "reports": self._told, "checkpoint": ""}
-            if self._latest:
-                reference["checkpoint"] = self._leg.location.child(self._latest).uri
+            latest = self._leg.location.child(self._latest).uri if self._latest else self._start
+            reference = {
+                "trial": self.trial_id,
+                "leg": self._leg.name,
+                "start": self._start,
+                "reports": self._told,
+                "checkpoint": latest,
+            }
+            self._check_checkpoint(latest)
         Path(checkpoint_dir, REFERENCE).write_text(json.dumps(reference))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
@@ -91,11 +99,13 @@ class Trial(tune.Trainable):
         spec = self._search_spec.trial_spec(self._chosen)
         given, name = self._reference, f"trial-{self.trial_id}"
         if given and given["trial"] == self.trial_id and not self._changed(given["leg"], spec):
-            name = given["leg"]  # paused or restored: the same leg continues
+            name, self._start = given["leg"], given["start"]  # paused or restored: the same leg continues
         elif given and given["checkpoint"]:
+            self._start = given["checkpoint"]
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
-            spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=given["checkpoint"])})
+        if self._start:
+            spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=self._start)})
         spec = spec.model_copy(update={"tracking": self._search_spec.tracking})
         child = self._context.child(name, spec, "train")
         leg = self._leg = child.rundir
@@ -151,17 +161,21 @@ class Trial(tune.Trainable):
         """Once per leg, check that the train function reports what the search needs."""
         if self._told != 1:
             return
-        metric, scheduler = self._search_spec.metric, self._search_spec.scheduler
+        metric = self._search_spec.metric
         if metric not in metrics:
             expected = (", ".join(metrics) or "nothing") + did_you_mean(metric, metrics)
             raise self._refused(
                 f"metric: got {metric!r}", f"which the train function did not report; expected one of {expected}"
             )
-        if scheduler is not None and scheduler.type in ("pbt", "pb2") and self._latest is None:
+
+    def _check_checkpoint(self, latest: str) -> None:
+        """When a population changes, check that the train function has reported a checkpoint to hand over."""
+        scheduler = self._search_spec.scheduler
+        if scheduler is not None and scheduler.mutations is not None and not latest:
             raise self._refused(
                 f"scheduler: got {scheduler.type!r}",
-                "which passes checkpoints between trials, but the train function reported none; expected one that"
-                " reports checkpoints with its metrics",
+                f"which passes checkpoints between trials, but the train function reported none by report {self._told};"
+                " expected checkpoints with its metrics, or a larger perturbation_interval",
             )
 
     def _refused(self, given: str, why: str) -> SpecError:

@@ -1,0 +1,92 @@
+"""What a trial of a population leaves to the others, and how it goes on after a pause. Without Ray."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plugin_core import RunConfig, TrainSpec, TuneSpec
+from plugin_core.driver.tune import trial as module
+from plugin_core.driver.tune.trial import REFERENCE, Trial
+from plugin_core.errors import SpecError
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalWriter
+
+STEPS = {"train_loop_config": {"step": {"uniform": [0, 1]}}}
+
+
+@pytest.fixture
+def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: None))
+    monkeypatch.setattr(Trial, "_train", lambda self, child: None)
+    spec = TuneSpec(
+        train=TrainSpec(framework="python", train_loop_per_worker="devtools.steps:counting_loop"),
+        param_space=STEPS,
+        metric="value",
+        mode="max",
+        scheduler={"type": "pbt", "hyperparam_mutations": STEPS},  # type: ignore[arg-type]
+        run_config=RunConfig(name="search", storage_path=str(tmp_path)),
+    )
+    RunDir.of(spec).write_spec(spec)
+    return RunDir.of(spec)
+
+
+def begun(search: RunDir, name: str, reference: dict[str, Any] | None = None, step: float = 0.5) -> tuple[Trial, RunDir]:
+    """A trial in a new process, and its leg. `reference`: what Ray Tune gives it to go on from."""
+    made: Any = Trial.__new__(Trial)
+    made._trial_info = SimpleNamespace(trial_id=name)
+    mailbox = SimpleNamespace(begin=SimpleNamespace(remote=lambda leg: None))
+    made.setup({"train_loop_config": {"step": step}}, run_uri=search.uri, attempt=1, mailbox=mailbox)
+    if reference is not None:
+        Path(search.location.path, REFERENCE).write_text(json.dumps(reference))
+        made.load_checkpoint(search.location.path)
+    return made, made._begin()
+
+
+def saved(trial: Trial, search: RunDir) -> dict[str, Any]:
+    trial.save_checkpoint(search.location.path)
+    reference: dict[str, Any] = json.loads(Path(search.location.path, REFERENCE).read_text())
+    return reference
+
+
+def report(trial: Trial, leg: RunDir, checkpoint: str | None = None) -> None:
+    """The train function reports, and Ray Tune takes the report."""
+    writer = JournalWriter(leg, 1)
+    writer.append({"report": 1, "index": 1, "metrics": {"value": 1.0}, "checkpoint": checkpoint})
+    writer.close()
+    if checkpoint:
+        leg.location.child(checkpoint).child("state.json").write(b"{}")
+    trial._told += 1
+    trial._latest = checkpoint or trial._latest
+
+
+def start_of(leg: RunDir) -> Any:
+    return (leg.read_record()["spec"]["resume_from"] or {}).get("uri")
+
+
+def test_a_population_without_a_checkpoint_to_hand_over_is_refused(search: RunDir) -> None:
+    """Not before one is needed: a loop may report its first checkpoint later than its first metrics."""
+    trial, leg = begun(search, "a")
+    report(trial, leg)
+    trial._check({"value": 1.0})
+    with pytest.raises(
+        SpecError, match=r"scheduler: got 'pbt', .* reported none by report 1; expected checkpoints with its"
+    ):
+        trial.save_checkpoint(search.location.path)
+    report(trial, leg, "checkpoint_1")
+    assert saved(trial, search)["checkpoint"] == leg.location.child("checkpoint_1").uri
+
+
+def test_a_trial_paused_before_its_own_first_checkpoint_keeps_what_it_started_from(search: RunDir) -> None:
+    trial, leg = begun(search, "a")
+    report(trial, leg, "checkpoint_1")
+    theirs = saved(trial, search)
+    other, leg = begun(search, "b", theirs, step=0.6)
+    assert start_of(leg) == theirs["checkpoint"]
+    report(other, leg)
+    paused = saved(other, search)
+    assert paused["checkpoint"] == theirs["checkpoint"], "it may itself be handed over"
+    _, again = begun(search, "b", paused, step=0.6)
+    assert (again.name, start_of(again)) == (leg.name, theirs["checkpoint"])
