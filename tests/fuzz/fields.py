@@ -55,7 +55,7 @@ def dataset(path: str) -> dict[str, list[Given]]:
 
 TRAIN: dict[str, list[Given]] = {
     "framework": v.WORD,
-    "train_loop_per_worker": v.FUNCTION,
+    "train_loop_per_worker": v.TRAIN_LOOP,
     "train_loop_config": v.MAPPING,
     "train_loop_config.lr": v.PLAIN,
     "train_loop_config.layers": v.PLAIN,

@@ -206,7 +206,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
             {"num_samples": 2},
             checkpoint=True,
         ),
-        Trains("train_breast_cancer_cv", "binary_error binary_logloss_stdv", 3, LEAVES),
+        Trains("train_breast_cancer_cv", "binary_error binary_logloss_stdv", 3, LEAVES, checkpoint=True),
     ),
     "tune/examples/logging_example.py": (Trains("easy_objective", *LOSS),),
     "tune/examples/mlflow_example.py": (
@@ -284,7 +284,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "tune/examples/tune_mnist_keras.py": (LeftOut("its train_mnist downloads MNIST"),),
     "tune/examples/utils.py": (LeftOut("helpers of other examples"),),
     "tune/examples/xgboost_dynamic_resources_example.py": (
-        Trains("train_breast_cancer", "eval-logloss eval-error", 11, {**TREES, "max_depth": 2}, checkpoint=True),
+        Trains("train_breast_cancer", "eval-logloss eval-error", 10, {**TREES, "max_depth": 2}, checkpoint=True),
         Refused("tune_xgboost", FITS),
     ),
     "tune/examples/xgboost_example.py": (
@@ -296,7 +296,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
             {"scheduler": ASHA, "num_samples": 2},
             checkpoint=True,
         ),
-        Trains("train_breast_cancer_cv", "test-logloss test-error", 10, TREES),
+        # in Ray Tune too: Ray's callback saves the model at the end, which that of a cross validation cannot
+        Fails("train_breast_cancer_cv", "AttributeError: '_PackedBooster' object has no attribute 'save_model'", TREES),
         Refused("tune_xgboost", FITS),
     ),
 }
