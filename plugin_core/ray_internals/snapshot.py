@@ -24,7 +24,7 @@ def parse(data: bytes) -> tuple[list[Registered], str]:
     try:
         raw = json.loads(data)
         state = _CheckpointManagerState.model_validate(raw)
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, RecursionError) as exc:
         return [], f"is truncated or not a snapshot ({str(exc).splitlines()[0][:100]})" if data else "is empty"
     results = sorted(
         zip(state.checkpoint_report_indices, state.checkpoint_results, strict=False), key=lambda pair: int(pair[0])

@@ -12,6 +12,7 @@ from typing import Any
 
 from plugin_core.errors import InfrastructureError
 from plugin_core.runs.directory import CODE, RunDir
+from plugin_core.runs.spec_record import CODE_BYTES
 
 SPEC, PAYLOAD, SOURCES = CODE
 #: Fields that another call of the same step may change while the job is pending. Both sides of a submission, of any
@@ -49,7 +50,7 @@ def _read(rundir: RunDir) -> dict[str, bytes]:
     record = json.loads(files[SPEC])
     for name, field in ((PAYLOAD, "payload"), (SOURCES, "sources")):
         if record.get(field):
-            files[name] = rundir.step.child(name).read() or b""
+            files[name] = rundir.step.child(name).read(CODE_BYTES) or b""
     return files
 
 

@@ -34,21 +34,19 @@ from plugin_core.runs.attempts import Position as Position
 from plugin_core.runs.attempts import Receipt as Receipt
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.names import run_name as run_name
-from plugin_core.runs.spec_record import changed_fields, code_alone, make_record
+from plugin_core.runs.spec_record import CODE_BYTES, changed_fields, code_alone, make_record
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.specs.functions import unpickle_functions
 from plugin_core.specs.parse import parse_result
 from plugin_core.specs.results import StepResult
 from plugin_core.storage import ownership
-from plugin_core.storage.location import Location, default_storage_path, numbered
+from plugin_core.storage.location import RECORD_BYTES, Location, default_storage_path, numbered
 from plugin_core.storage.stored_files import Object, Record, parse
 
 T = TypeVar("T")
 CHILDREN = "_children"
 #: The files under `.step/` that define what runs.
 CODE = ("spec.json", "payload.pkl", "code.zip")
-#: The most bytes of a record that an orchestrator reads. Our records, including results with slices, are far smaller.
-RECORD_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -307,7 +305,7 @@ class RunDir:
 
     def phases(self, attempt: int) -> list[Phase]:
         """They are shown and decide nothing, so a damaged file says nothing."""
-        data = self._read(f"{FOLDER}/{file_name(attempt, 'phases')}", RECORD_BYTES)
+        data = self._read(f"{FOLDER}/{file_name(attempt, 'phases')}")
         with contextlib.suppress(StorageError):
             return parse(list[Phase], data or b"[]", self.uri)
         return []
@@ -329,17 +327,17 @@ class RunDir:
 
     # ---- small helpers
 
-    def _read(self, name: str, at_most: int | None = None) -> bytes | None:
+    def _read(self, name: str) -> bytes | None:
         if self.held is not None and name in CODE:
             return self.held.get(name)
-        return self.step.child(name).read(at_most)
+        return self.step.child(name).read(CODE_BYTES if name in CODE else RECORD_BYTES)
 
     def _write(self, name: str, data: bytes) -> None:
         self.step.child(name).write(data)
 
     def _read_as(self, kind: type[T], name: str) -> T | None:
         """None if absent. Raises StorageError if damaged."""
-        data = self._read(name, RECORD_BYTES)
+        data = self._read(name)
         return parse(kind, data, f"{self.uri}/.step/{name}") if data is not None else None
 
     def _write_json(self, name: str, data: dict[str, Any]) -> None:

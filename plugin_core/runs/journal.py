@@ -21,12 +21,17 @@ from plugin_core.errors import FencedError, StorageError
 from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
+from plugin_core.specs.json_values import is_number
 from plugin_core.storage.stored_files import parse_line
 
 #: A segment of at least this many bytes is closed when written.
 SEGMENT_BYTES = 64 * 1024
 #: Lines appended between two flushes go into one segment, and so one request, up to this many bytes.
 SEGMENT_MAX_BYTES = 512 * 1024
+#: The most bytes of a line, far below what a reader accepts of a segment.
+LINE_BYTES = 16 * 2**20
+#: Metrics that are kept of a report whose line would be longer.
+NUMBERS = 1000
 #: A reader that knows the newest attempt looks up the next segment by name, and lists the folder only once in this many
 #: rounds, in case a segment was deleted.
 LIST_EVERY = 16
@@ -73,13 +78,19 @@ class JournalWriter:
         _writers.add(self)
 
     def append(self, entry: dict[str, Any]) -> None:
-        line = json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
+        line = self._line(entry)
+        if len(line) > LINE_BYTES:
+            logger.warning("journal: a report has %.0f MB of metrics; only its numbers are kept", len(line) / 1e6)
+            line = self._line(_numbers_of(entry))
         with self._lock:
             if self._segments[-1].closed:
                 self._segments.append(_Segment(self._segments[-1].number + 1))
             segment = self._segments[-1]
             segment.data += line
             segment.closed = len(segment.data) >= SEGMENT_MAX_BYTES
+
+    def _line(self, entry: dict[str, Any]) -> bytes:
+        return json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
 
     def close(self) -> None:
         self._stop.set()
@@ -250,6 +261,12 @@ def is_segment(name: str) -> bool:
 def segment_name(attempt: int, number: int) -> str:
     """Names sort in numerical order, so that a reader can list from its position."""
     return f"{attempt:03}-{number:07}.jsonl"
+
+
+def _numbers_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """A report without what may be of any size: the metrics of other ranks, and those of rank 0 that are no numbers."""
+    numbers = [(name, value) for name, value in entry.get("metrics", {}).items() if is_number(value) and len(name) < 1000]
+    return {**entry, "metrics": dict(numbers[:NUMBERS]), **({"ranks": []} if "ranks" in entry else {})}
 
 
 def _place_of(segment: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from plugin_core.errors import SpecError
+from plugin_core.errors import PayloadError, SpecError
 from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
 from plugin_core.specs.json_values import flat
 from plugin_core.specs.parts import spec_functions
@@ -24,12 +24,20 @@ OPERATIONAL = (
     "world_check",
 )
 MODULES = "the modules that travel with the step"
+#: The most bytes of the pickled functions, and of the packed modules.
+CODE_BYTES = 2**30
 
 
 def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
-    """The record, the pickled by-value functions and the packed modules (the last two may be empty)."""
+    """The record, the pickled by-value functions and the packed modules (the last two may be empty). Raises PayloadError if
+    a function cannot be pickled, or is too large."""
     by_value, references = spec_functions(spec)
     payload = functions.pickle_functions(by_value) if by_value else b""
+    if len(payload) > CODE_BYTES:
+        raise PayloadError(
+            f"{', '.join(by_value)}: got {len(payload):,} bytes of functions and what they capture; expected at most"
+            f" {CODE_BYTES:,}: read large data inside the function"
+        )
     modules = sources.local_sources([*by_value.values(), *references.values()])
     record = {
         "schema": SCHEMA,

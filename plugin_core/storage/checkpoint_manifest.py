@@ -12,10 +12,13 @@ import os
 import re
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plugin_core.errors import SpecError
+from typing_extensions import TypedDict
+
+from plugin_core.errors import SpecError, StorageError
 from plugin_core.storage.location import Location
+from plugin_core.storage.stored_files import parse
 from plugin_core.storage.threads import parallel
 
 if TYPE_CHECKING:
@@ -92,17 +95,20 @@ def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
     return SpecError(f"{field}: got {uri!r}, which is damaged ({what}); expected an intact checkpoint")
 
 
-def _files(place: Location) -> dict[str, Any] | None:
+class _Manifest(TypedDict):
+    files: dict[str, tuple[int, int]]
+
+
+def _files(place: Location) -> dict[str, tuple[int, int]] | None:
     data = place.read()
     return _parse(data) if data is not None else None
 
 
-def _parse(data: bytes) -> dict[str, Any] | None:
+def _parse(data: bytes) -> dict[str, tuple[int, int]] | None:
     try:
-        files = json.loads(data)["files"]
-    except (ValueError, KeyError, TypeError):
+        return parse(_Manifest, data, "a manifest")["files"]
+    except StorageError:
         return None
-    return files if isinstance(files, dict) else None
 
 
 def _crc32(file: Path) -> int:

@@ -7,6 +7,7 @@ import errno
 import os
 import posixpath
 import shutil
+import stat
 import uuid
 
 from plugin_core.storage.small_files import check_size
@@ -17,8 +18,10 @@ class LocalFiles:
 
     def read(self, path: str, version: str = "", at_most: int | None = None) -> tuple[bytes | None, str]:
         try:
-            with open(path, "rb") as stream:
+            with open(path, "rb", opener=_without_waiting) as stream:
                 status = os.fstat(stream.fileno())
+                if not stat.S_ISREG(status.st_mode):  # a device, behind a link, has no size and may have no end
+                    raise OSError(errno.EINVAL, "it is not a regular file")
                 check_size(status.st_size, at_most)
                 found = _version(status)
                 return (None if found == version else stream.read()), found
@@ -84,6 +87,11 @@ class LocalFiles:
 def _version(status: os.stat_result) -> str:
     """Files are replaced by rename, which changes their inode number."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a file; a pipe in its place would be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _write_beside(path: str, data: bytes) -> str:

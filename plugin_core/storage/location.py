@@ -28,6 +28,10 @@ from plugin_core.storage.uris import check_below, check_length, check_local_path
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem
 
+#: The most bytes of a file that are read unless more are asked for: others may write to a storage, too. Our records,
+#: including results with slices, are far smaller.
+RECORD_BYTES = 64 * 2**20
+
 
 def default_storage_path() -> str:
     """`RAY_STORAGE`, else `~/ray_results`, as in Ray."""
@@ -134,12 +138,12 @@ class Location:
 
     # ---- reading
 
-    def read(self, at_most: int | None = None) -> bytes | None:
+    def read(self, at_most: int | None = RECORD_BYTES) -> bytes | None:
         """The content, or None if the file is definitely absent. Raises StorageError if it cannot be read or is larger than
         `at_most` bytes."""
         return self.read_since("", at_most)[0]
 
-    def read_since(self, version: str, at_most: int | None = None) -> tuple[bytes | None, str]:
+    def read_since(self, version: str, at_most: int | None = RECORD_BYTES) -> tuple[bytes | None, str]:
         """The content and its version; (None, `version`) if the version is unchanged, (None, "") if the file is absent.
         Versions are only compared for equality; storages without versions are read each time."""
         with self._failing("read"):

@@ -81,7 +81,7 @@ def _known(storage: Location) -> set[str]:
     """The URIs under which this storage was proven; empty if the file cannot be parsed."""
     try:
         found = json.loads(storage.child(MARKER).read() or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return set()
     proven = found.get("proven") if isinstance(found, dict) else None
     return {uri for uri in proven if isinstance(uri, str)} if isinstance(proven, list) else set()

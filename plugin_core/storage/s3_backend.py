@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from plugin_core.errors import SpecError
@@ -204,8 +205,9 @@ def _whole(ask: Callable[[], Any], at_most: int | None) -> tuple[bytes, str]:
     for left in reversed(range(BODY_ATTEMPTS)):
         answer = ask()
         try:
-            check_size(answer["ContentLength"], at_most)
-            return answer["Body"].read(), answer["ETag"]
+            with closing(answer["Body"]) as body:
+                check_size(answer["ContentLength"], at_most)
+                return body.read(), answer["ETag"]
         except (HTTPClientError, IncompleteReadError):
             if not left:
                 raise

@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -33,6 +34,19 @@ class StorageContract:
         assert place.read(at_most=1001) == b"x" * 1001
         with pytest.raises(StorageError, match=r"large\.json.* cannot be read: .*larger than the 1000 bytes"):
             place.read(at_most=1000)
+
+    def test_a_file_larger_than_its_reader_accepts_is_not_loaded(self, root: Location) -> None:
+        place = root.child("enormous.json")
+        place.write(bytes(16 * 2**20))
+        root.names()  # the first request loads the storage's client
+        tracemalloc.start()
+        try:
+            with pytest.raises(StorageError, match=r"enormous\.json.* cannot be read: .*larger than the 1000 bytes"):
+                place.read(at_most=1000)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < 4 * 2**20, "the limit, and a chunk of the connection"
 
     def test_names_after_a_name_are_those_that_sort_after_it(self, root: Location) -> None:
         for name in ("a", "b", "c"):

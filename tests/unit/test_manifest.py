@@ -48,12 +48,22 @@ def tear(folder: Path) -> None:
     (folder / ".manifest" / "00000.json").write_text('{"files": {"mo')
 
 
+def nest(folder: Path) -> None:
+    (folder / ".manifest" / "00000.json").write_text("[" * 100_000)
+
+
+def confuse(folder: Path) -> None:
+    (folder / ".manifest" / "00000.json").write_text('{"files": {"model.bin": 1}}')
+
+
 @pytest.mark.parametrize(
     ("damage", "found", "told"),
     [
         (cut, "model.bin has 10 of 7000 bytes", "model.bin is missing or truncated"),
         (remove, "parts/1.bin is missing", "parts/1.bin is missing or truncated"),
         (tear, ".manifest/00000.json is torn", ".manifest/00000.json is torn"),
+        (nest, ".manifest/00000.json is torn", ".manifest/00000.json is torn"),
+        (confuse, ".manifest/00000.json is torn", ".manifest/00000.json is torn"),
     ],
 )
 def test_damage_on_storage_is_found_and_reported(

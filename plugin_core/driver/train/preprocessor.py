@@ -19,7 +19,7 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
     from ray.data.preprocessor import Preprocessor
 
     place = context.rundir.step.child("preprocessor.pkl")
-    kept = place.read()
+    kept = place.read(at_most=None)  # whoever may write it can run code here anyway
     if kept is not None:
         return pickle.loads(kept)
     made = call_with(context.function("preprocessor"))

@@ -42,7 +42,7 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
     registration (see `fenced_filesystem`), but may lack the registered checkpoint's own entry."""
     reports, last = history.reports, history.last_index
     index = {name: index_of(entry) for name, entry in history.checkpoints.items()}
-    data = rundir.location.child(SNAPSHOT).read()
+    data = rundir.location.child(SNAPSHOT).read(at_most=None)  # Ray reads it, of any size
     listed, _ = snapshot.parse(data) if data is not None else ([], "")
     lost = []
     for number, entry in enumerate((entry for entry in listed if entry.name not in index), start=1):
@@ -59,7 +59,7 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
     `history`: the run's, with the checkpoints that exist. Raises StorageError if storage cannot be read or written.
     """
     place = rundir.location.child(SNAPSHOT)
-    data = place.read()
+    data = place.read(at_most=None)
     listed, problem = snapshot.parse(data) if data is not None else ([], "is missing")
     journaled = [snapshot.Registered(name, entry["metrics"]) for name, entry in history.checkpoints.items()]
     if data is None and not journaled:
