@@ -10,6 +10,7 @@ from typing import Any
 
 from plugin_core.errors import PayloadError, SpecError
 from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
+from plugin_core.specs.code_digest import sources_digest
 from plugin_core.specs.json_values import flat
 from plugin_core.specs.parts import spec_functions
 
@@ -43,7 +44,7 @@ def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
         "schema": SCHEMA,
         "kind": spec.kind,
         "spec": spec.to_json(),
-        "code": sources.sources_digest(modules),
+        "code": sources_digest(modules),
         "python": platform.python_version(),
         "payload": bool(payload),
         "sources": bool(modules),

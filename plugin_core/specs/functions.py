@@ -25,7 +25,8 @@ from typing import Any
 import cloudpickle
 
 from plugin_core.errors import PayloadError
-from plugin_core.specs.sources import code_digest, find_without_import, is_users_file
+from plugin_core.specs.code_digest import code_digest
+from plugin_core.specs.sources import find_without_import, is_users_file
 
 
 def by_value_name(function: Callable[..., Any]) -> str:

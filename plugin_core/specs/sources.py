@@ -1,19 +1,14 @@
-"""The user's code: which source files are shipped with a step, and digests that detect changes."""
+"""The user's code: which source files are shipped with a step."""
 
 from __future__ import annotations
 
-import ast
 import functools
-import hashlib
-import inspect
 import io
 import os
 import site
 import subprocess
 import sys
 import sysconfig
-import threading
-import types
 import zipfile
 from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,7 +18,6 @@ from typing import Any
 
 #: installed on the cluster, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
-_PARSING = threading.Lock()
 #: modulefinder's constant for a package folder
 _PKG_DIRECTORY = 5
 
@@ -87,72 +81,6 @@ def unpack(data: bytes, directory: Path) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(directory)
     return sorted(str(path) for path in directory.iterdir())
-
-
-def sources_digest(sources: dict[str, bytes]) -> str:
-    """A digest that ignores comments and blank lines."""
-    lines = [f"{name} {_tree(sources[name])}" for name in sorted(sources)]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16] if lines else ""
-
-
-def _tree(source: bytes) -> str:
-    # in CPython 3.11, threads that build trees concurrently can break each other
-    with _PARSING:
-        return ast.dump(ast.parse(source))
-
-
-def code_digest(function: Callable[..., Any]) -> str:
-    """A digest of a function: its bytecode, constants, defaults and captured values, and those of the functions and classes
-    of its own module that it refers to. Unlike pickle bytes, it is the same in every process."""
-    seen: set[int] = set()
-    parts: list[str] = []
-
-    def visit(value: Any, module: str | None) -> None:
-        if isinstance(value, (types.FunctionType, type)) and id(value) in seen:
-            return
-        if isinstance(value, types.FunctionType):
-            seen.add(id(value))
-            visit(value.__code__, module)
-            visit([value.__defaults__, value.__kwdefaults__], module)
-            visit([cell.cell_contents for cell in value.__closure__ or ()], module)
-            for name in sorted(_names(value.__code__)):
-                target = value.__globals__.get(name)
-                parts.append(name)
-                if getattr(target, "__module__", None) == module or not hasattr(target, "__module__"):
-                    visit(target, module)
-        elif isinstance(value, types.CodeType):
-            parts.append(value.co_code.hex() + repr(value.co_names) + repr(value.co_varnames))
-            visit(list(value.co_consts), module)
-        elif isinstance(value, type):
-            seen.add(id(value))
-            parts.append(value.__qualname__)
-            if value.__module__ == module:
-                for name in sorted(vars(value)):
-                    if name not in ("__doc__", "__dict__", "__weakref__", "__module__", "__firstlineno__"):
-                        visit(inspect.unwrap(getattr(value, name)) if callable(getattr(value, name)) else None, module)
-        elif isinstance(value, types.ModuleType):
-            parts.append(value.__name__)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                visit(item, module)
-        elif isinstance(value, dict):
-            for key in sorted(value, key=repr):
-                parts.append(repr(key))
-                visit(value[key], module)
-        elif isinstance(value, (int, float, str, bytes, bool, type(None), complex)):
-            parts.append(repr(value))
-        elif isinstance(value, frozenset):
-            parts.append(repr(sorted(map(repr, value))))
-        else:
-            parts.append(f"{type(value).__module__}.{type(value).__qualname__}")
-
-    visit(getattr(function, "__func__", function), getattr(function, "__module__", None))
-    return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:16]
-
-
-def _names(code: types.CodeType) -> set[str]:
-    inner = (const for const in code.co_consts if isinstance(const, types.CodeType))
-    return set(code.co_names).union(*(_names(const) for const in inner))
 
 
 def is_users_file(file: str | None) -> bool:

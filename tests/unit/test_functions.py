@@ -1,33 +1,16 @@
-"""How functions travel: digests, by-value pickles, the user's neighbouring modules."""
+"""How functions travel: by-value pickles, the user's neighbouring modules."""
 
 import subprocess
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from plugin_core.errors import PayloadError
 from plugin_core.specs import functions, sources
-
-
-def module(folder: Path, source: str, name: str = "steps") -> dict[str, Any]:
-    """Import `source` as a user's module from `folder`."""
-    import importlib
-
-    (folder / f"{name}.py").write_text(textwrap.dedent(source))
-    sys.path.insert(0, str(folder))
-    sys.modules.pop(name, None)
-    importlib.invalidate_caches()
-    try:
-        return vars(importlib.import_module(name))
-    finally:
-        sys.path.remove(str(folder))
-
+from tests.support.users_modules import module
 
 LOOP = """
     import json
@@ -37,39 +20,6 @@ LOOP = """
     def loop(config):
         return helper(config["x"]) + 1
 """
-
-
-def digest_of(tmp_path: Path, source: str) -> str:
-    tmp_path.mkdir(exist_ok=True)
-    return sources.code_digest(module(tmp_path, source)["loop"])
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("+ 1", "+ 2"), ("x * FACTOR", "x + FACTOR"), ("FACTOR = 2", "FACTOR = 3"), ('config["x"]', 'config["y"]')],
-)
-def test_a_digest_changes_with_what_the_code_does(tmp_path: Path, old: str, new: str) -> None:
-    assert digest_of(tmp_path / "a", LOOP) != digest_of(tmp_path / "b", LOOP.replace(old, new))
-
-
-def test_a_digest_does_not_change_with_comments_place_and_other_functions(tmp_path: Path) -> None:
-    moved = "\n    # a comment\n    def other(): return 5\n" + LOOP
-    assert digest_of(tmp_path / "a", LOOP) == digest_of(tmp_path / "b", moved)
-
-
-def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
-    digest = digest_of(tmp_path, LOOP)
-    code = "from plugin_core.specs.sources import code_digest; import steps; print(code_digest(steps.loop))"
-    found = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == digest
-
-
-def test_a_digest_sees_captured_values() -> None:
-    def make(n: int) -> Callable[[], int]:
-        return lambda: n
-
-    assert sources.code_digest(make(1)) != sources.code_digest(make(2))
-    assert sources.code_digest(make(1)) == sources.code_digest(make(1))
 
 
 def test_a_function_that_cannot_be_pickled_names_the_captured_object() -> None:
