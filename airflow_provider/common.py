@@ -27,7 +27,9 @@ def writer(log: Any) -> Log:
     def write(line: Line) -> None:
         texts = [line.text]
         if len(line.lines) > FOLDED:
-            texts = [f"::group::{line.text}", *line.lines, "::endgroup::"]
+            # a line of the job's must not begin or end a group
+            inside = (f" {text}" if text.startswith("::") else text for text in line.lines)
+            texts = [f"::group::{line.text}", *inside, "::endgroup::"]
         elif line.lines:
             texts = list(line.lines)
         when = datetime.fromtimestamp(line.time, UTC).isoformat()

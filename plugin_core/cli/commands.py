@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -32,6 +33,9 @@ def main() -> None:
     # "mymodule:function" in a spec may be in the working directory; it comes last, so that no file here shadows a package
     here = os.getcwd()
     sys.path[:] = [*(entry for entry in sys.path if entry not in ("", here)), here]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a log may hold what the terminal's encoding has no character for
     try:
         app()
     except RayTrainWorkflowsError as exc:

@@ -111,9 +111,9 @@ async def _follow_live(client: JobsClient, submission_id: str) -> tuple[str, int
 
 
 def _print_kept(home: RunDir, attempt: int, why: str, printed: int, follow: bool) -> None:
-    from plugin_core.runs.kept_log import DRIVER, KeptLog, log_folder
+    from plugin_core.runs.kept_log import DRIVER, KeptLog
 
-    log = KeptLog(log_folder(home, attempt, DRIVER), printed)
+    log = KeptLog(home, attempt, DRIVER, printed)
     if not (first := log.read()) and not printed and (not follow or _is_over(home, attempt)):
         raise SpecError(f"run: got {home.uri!r}, which keeps no log of attempt {attempt}; {why}")
     _say(f"the log of attempt {attempt}, as the run directory keeps it: {why}")
@@ -124,14 +124,13 @@ def _print_kept(home: RunDir, attempt: int, why: str, printed: int, follow: bool
 def _print_rank(rundir: RunDir, home: RunDir, attempt: int, rank: int, follow: bool) -> None:
     from plugin_core.runs.kept_log import KeptLog, log_folder, rank_folder
 
-    folder = log_folder(rundir, attempt, rank_folder(rank))
     names = log_folder(rundir, attempt).names()
     ranks = sorted(int(match[1]) for name in names if (match := re.fullmatch(r"rank-(\d+)", name)))
     if rank not in ranks and (not follow or _is_over(home, attempt)):
         kept = f"one of {', '.join(map(str, ranks))}" if ranks else "none: it keeps no log of a worker"
         raise SpecError(f"rank: got {rank}; expected, for attempt {attempt} of {rundir.uri}, {kept}")
     _say(f"the log of rank {rank} in attempt {attempt}, as the run directory keeps it")
-    _print_on(KeptLog(folder), home, attempt, follow)
+    _print_on(KeptLog(rundir, attempt, rank_folder(rank)), home, attempt, follow)
 
 
 def _print_on(log: KeptLog, home: RunDir, attempt: int, follow: bool) -> None:

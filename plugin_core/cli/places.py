@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
             names = Location.of(storage or default_storage_path()).names()
         except Exception:  # noqa: BLE001 - see above
             return
-        found.extend(name for name in names if name.startswith(incomplete) and name[:1] != "." and name.isprintable())
+        found.extend(name for name in names if name.startswith(incomplete) and name[:1] != "." and _is_a_word(name))
 
     if not _is_path(incomplete):
         thread = threading.Thread(target=look, daemon=True)
@@ -42,6 +43,11 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
         if thread.is_alive():
             os._exit(0)  # nothing to offer; an ordinary exit would wait for the storage's client, and the shell for us
     return found
+
+
+def _is_a_word(name: str) -> bool:
+    """Whether a shell takes the name as it is: it inserts completions without quotes, and others may name folders."""
+    return shlex.quote(name) == name
 
 
 RunArgument = Annotated[

@@ -123,12 +123,16 @@ def _table(found: list[Overview]) -> Table:
     table, now = rows("RUN", "KIND", "STATE", "PROGRESS", "ATTEMPT", "AGE", ""), time.time()
     for run in found:
         note = run.message.strip().split("\n")[0]
-        note = note if len(note) <= NOTE_CHARACTERS else f"{note[:NOTE_CHARACTERS]}…"
         state = f"{run.state} ({run.outcome})" if run.state == "failed" else run.state
         age = _age(now - run.began) if run.began else ""
         cells = (run.name, run.kind, state, _progress(run), str(run.attempt or ""), age, note)
-        table.add_row(*map(cell, cells))
+        table.add_row(*(cell(_short(value)) for value in cells))
     return table
+
+
+def _short(value: str) -> str:
+    """All but a name is told by the run's files."""
+    return value if len(value) <= NOTE_CHARACTERS else f"{value[:NOTE_CHARACTERS]}…"
 
 
 def _data(run: Overview) -> dict[str, Any]:
@@ -189,7 +193,7 @@ def result(run: RunArgument, storage: Storage = None, as_json: Json = False) -> 
     rundir.read_record()
     found = rundir.result()
     if found is not None:
-        print(found.model_dump_json(indent=1))
+        print_json(found.to_json())
         return
     error = failure(rundir)
     if error is None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from plugin_core.cli.clusters import Address, Token, cluster_at
-from plugin_core.cli.output import Json, answer, err
+from plugin_core.cli.output import Json, answer, err, print_json
 from plugin_core.cli.places import RunArgument, Storage, open_run
 
 
@@ -38,7 +38,7 @@ def run(
         again = f"detached; the run continues. Run this again to reattach; `raytrain cancel {shlex.quote(uri)}` stops it"
         err.print(again, markup=False, soft_wrap=True)
         sys.exit(130)
-    print(result.model_dump_json(indent=1))
+    print_json(result.to_json())
 
 
 def cancel(

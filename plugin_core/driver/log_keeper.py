@@ -20,7 +20,7 @@ from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import Text
 from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.kept_log import DRIVER, ROOM, log_folder, rank_folder, segment_name
+from plugin_core.runs.kept_log import DRIVER, ROOM, log_folder, process_of, rank_folder, segment_name, segments
 from plugin_core.storage.location import Location
 
 #: A segment of at least this many characters is closed when written. At most `ROOM` characters of it are in memory, and as
@@ -28,7 +28,9 @@ from plugin_core.storage.location import Location
 SEGMENT = 2**20
 #: Most characters kept of one process, and of those how many from its beginning.
 KEPT, KEPT_HEAD = 64 * 2**20, 16 * 2**20
-#: A line is read when it is complete, or has this many characters.
+#: Of the processes that kept a log before, a worker's that was started again, the first and as many of the last remain.
+PROCESSES = 8
+#: A line is read when it is complete; of one with more characters, all but half as many.
 LINE = 64 * 1024
 #: Seconds between two looks at the local files.
 LOOK_S = 1.0
@@ -79,8 +81,9 @@ class _Segment:
 class _Source:
     """A growing local file, as text without escape codes; the next one of its name, once it is rotated."""
 
-    def __init__(self, path: str, leave_out: re.Pattern[str] | None):
+    def __init__(self, path: str, mask: Callable[[str], str], leave_out: re.Pattern[str] | None):
         self._path = path
+        self._mask = mask
         self._leave_out = leave_out
         self._file: BinaryIO = open(path, "rb")  # noqa: SIM115 - open as long as the process lives
         self._text = Text()
@@ -94,13 +97,15 @@ class _Source:
             self._file.seek(begun + skipped)
             self._text, self._held, skipped = Text(), "", skipped + len(self._held)
         data = self._file.read(ROOM) or self._after_rotation()
-        text = self._held + (self._text.feed(data) if data else "")
+        text = self._mask(self._held + (self._text.feed(data) if data else ""))
         if skipped:
             cut = text.find("\n") + 1
             skipped, text = skipped + cut, text[cut:]
         end = text.rfind("\n") + 1
-        if final or len(text) - end > LINE:
+        if final:
             end = len(text)
+        elif len(text) - end > LINE:
+            end = len(text) - LINE // 2  # the rest may end with the beginning of a secret
         self._held, text = text[end:], text[:end]
         return skipped, self._leave_out.sub("", text) if self._leave_out else text
 
@@ -144,7 +149,7 @@ class LogKeeper:
         self._kept_head = 0
         self._kept_tail: deque[tuple[str, int]] = deque()
         self._due = 0.0
-        self._warned = self._closing = False
+        self._warned = self._closing = self._begun = False
         self._asked, self._answered = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="kept-log")
         if self._paths:
@@ -168,7 +173,7 @@ class LogKeeper:
             self._asked.clear()
             try:
                 while self._paths:
-                    sources.append(_Source(self._paths.pop(0), self._leave_out))
+                    sources.append(_Source(self._paths.pop(0), self._mask, self._leave_out))
                 self._look(sources, final=asked)
             except Exception as exc:  # noqa: BLE001 - the log of a training must not end it
                 self._warn(exc.message if isinstance(exc, StorageError) else f"{type(exc).__name__}: {exc}")
@@ -192,7 +197,6 @@ class LogKeeper:
             self._write()
 
     def _add(self, skipped: int, text: str) -> None:
-        text = self._mask(text)
         self._end += skipped
         if skipped or (self._rest is None and len(self._open.text) + len(text) > ROOM):
             self._rest = _Segment(self._end)
@@ -216,8 +220,20 @@ class LogKeeper:
     def _put(self, segment: _Segment) -> None:
         self._due = time.monotonic() + timings.LOG_FLUSH_S  # also after a failure
         if segment.text:
+            if not self._begun:
+                self._begin()
             self._folder.child(self._name(segment)).write(segment.text.encode("utf-8", "replace"))
             segment.written = len(segment.text)
+
+    def _begin(self) -> None:
+        """Come after the processes that kept this log before, whatever the clock says. Of many, drop those in between."""
+        names = segments(self._folder)
+        before = sorted({process_of(name) for name in names})
+        self._process = max(self._process, *(process + 1 for process in before)) if before else self._process
+        for name in names:
+            if process_of(name) in before[1:-PROCESSES]:
+                self._folder.child(name).delete()
+        self._begun = True
 
     def _name(self, segment: _Segment) -> str:
         return segment_name(self._process, segment.position)
@@ -231,4 +247,5 @@ class LogKeeper:
             return
         self._kept_tail.append((self._name(closed), size))
         while sum(size for _, size in self._kept_tail) > KEPT - KEPT_HEAD:
-            self._folder.child(self._kept_tail.popleft()[0]).delete()
+            self._folder.child(self._kept_tail[0][0]).delete()
+            self._kept_tail.popleft()  # after the deletion, so that one that fails is repeated

@@ -22,6 +22,14 @@ COUNTERS = {
     "iteration": ("iterations", "num_iterations", "num_boost_round"),
 }
 
+#: A counter beyond this (or NaN) counts nothing.
+MOST = 10**15
+
+
+def is_count(value: Any) -> bool:
+    """Whether a metric can be counted with: anybody may report integers that no float can hold."""
+    return is_number(value) and abs(value) < MOST
+
 
 @dataclass
 class History:

@@ -36,11 +36,14 @@ def segment_name(process: int, position: int) -> str:
 
 
 class KeptLog:
-    """Reads a kept log from a position on; a log that grows is read further with each call. Blocking."""
+    """Reads the log of one process of an attempt (see `log_folder`) from a position on; a log that grows is read further
+    with each call. Blocking."""
 
-    def __init__(self, folder: Location, position: int = 0):
-        self._folder = folder
+    def __init__(self, rundir: RunDir, attempt: int, whose: str, position: int = 0):
+        self._run = rundir.location
+        self._folder = log_folder(rundir, attempt, whose)
         self._from = position
+        self._outside: set[str] = set()
         self._name = self._version = ""
         self._read = 0
         self._line_ended = True
@@ -57,8 +60,15 @@ class KeptLog:
             self._ahead = deque(self._segments())
         while self._ahead:
             name = self._ahead[0]
+            place = self._folder.child(name)
+            if self._run.inside(place.uri) is None:  # a link: whoever reads the log may not be whom the file is for
+                self._ahead.popleft()
+                if name not in self._outside:
+                    self._outside.add(name)
+                    return f"… {name} is not shown: it leads out of the run\n"
+                continue
             known = self._version if name == self._name else ""
-            data, version = self._folder.child(name).read_since(known, 4 * ROOM)
+            data, version = place.read_since(known, 4 * ROOM)
             self._ahead.popleft()  # after the read, so that one that fails is repeated
             if data is None:
                 continue
@@ -72,7 +82,7 @@ class KeptLog:
         return ""
 
     def _segments(self) -> list[str]:
-        names = sorted(name for name in self._folder.names() if _NAME.fullmatch(name) and name >= self._name)
+        names = [name for name in segments(self._folder) if name >= self._name]
         if self._from and not self._name:
             before = [name for name in names if _place_of(name)[1] <= self._from and name[:13] == names[0][:13]]
             return names[len(before) - 1 :] if before else names
@@ -92,6 +102,15 @@ class KeptLog:
         else:
             note = f"… {(begins - ended) / 1e6:.1f} MB of the log not kept\n"
         return note if self._line_ended else f"\n{note}"
+
+
+def segments(folder: Location) -> list[str]:
+    """The names of a log's segments, in order."""
+    return sorted(name for name in folder.names() if _NAME.fullmatch(name))
+
+
+def process_of(name: str) -> int:
+    return _place_of(name)[0]
 
 
 def _place_of(name: str) -> tuple[int, int]:

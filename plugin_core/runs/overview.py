@@ -14,9 +14,8 @@ from typing import Any
 from plugin_core.errors import TERMINATED, RayTrainWorkflowsError, from_outcome
 from plugin_core.runs.attempts import FOLDER, Attempts, file_name
 from plugin_core.runs.directory import AttemptEnd, RunDir
-from plugin_core.runs.history import COUNTERS
+from plugin_core.runs.history import COUNTERS, is_count
 from plugin_core.runs.journal import index_of, last_report
-from plugin_core.specs.json_values import is_number
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS, parallel
 
@@ -24,8 +23,6 @@ from plugin_core.storage.threads import THREADS, parallel
 SILENT_S = 120.0
 #: The same before the first heartbeat: a job may wait for its cluster for hours.
 WAITING_S = 86400.0
-#: A counter beyond this (or NaN) counts nothing.
-MOST = 10**15
 #: The states of a run that is not going on; any other one is "waiting", "cancelling" or the phase that its driver tells.
 OVER = ("succeeded", "failed", "cancelled", "silent", "unreadable", "no run")
 
@@ -130,4 +127,4 @@ def _state(rundir: RunDir, attempts: Attempts, times: Mapping[str, float]) -> st
 
 
 def _counters(metrics: dict[str, Any]) -> dict[str, float]:
-    return {name: metrics[name] for name in COUNTERS if is_number(metrics.get(name)) and abs(metrics[name]) < MOST}
+    return {name: metrics[name] for name in COUNTERS if is_count(metrics.get(name))}

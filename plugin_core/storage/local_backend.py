@@ -67,7 +67,7 @@ class LocalFiles:
 
     def times(self, path: str) -> dict[str, float]:
         found = {}
-        for folder, _, names in os.walk(path):
+        for folder, _, names in os.walk(path, onerror=_unless_absent):
             for name in names:
                 file = posixpath.join(folder, name)
                 with contextlib.suppress(FileNotFoundError):
@@ -87,6 +87,12 @@ class LocalFiles:
 def _version(status: os.stat_result) -> str:
     """Files are replaced by rename, which changes their inode number."""
     return f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+
+
+def _unless_absent(exc: OSError) -> None:
+    """A folder that cannot be listed is not an empty one."""
+    if not isinstance(exc, FileNotFoundError):
+        raise exc
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -20,15 +20,13 @@ from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.job_log import JobLog, pieces
 from plugin_core.supervisor.kept_rest import rest_of
 from plugin_core.supervisor.observer import Look
-from plugin_core.supervisor.progress import Progress
+from plugin_core.supervisor.progress import LATEST, Progress
 from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
 
 #: Yield to the event loop, which many runs share, after this many lines.
 LINES_AT_ONCE = 100
 #: Seconds between two saves of a reader's position; after a kill, output from up to this long ago may be repeated.
 KEEP_S = 15.0
-#: A journal's time beyond this (in the year 2096) is nonsense.
-LATEST = 4e9
 
 logger = logging.getLogger(__name__)
 

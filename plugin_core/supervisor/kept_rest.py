@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.kept_log import DRIVER, KeptLog, log_folder
+from plugin_core.runs.kept_log import DRIVER, KeptLog
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.job_log import SHOWN
 
@@ -21,7 +22,7 @@ class Rest:
 async def rest_of(rundir: RunDir, attempt: int, position: int) -> Rest | None:
     """What follows a position (in characters, as `JobLog` counts them); None if no log is kept. Raises StorageError."""
     threads = Threads.of(rundir.uri)
-    log = KeptLog(log_folder(rundir, attempt, DRIVER), position)
+    log = KeptLog(rundir, attempt, DRIVER, position)
     text, size = "", 0
     while new := await threads(log.read):
         text = (text + new)[-SHOWN:]
@@ -31,5 +32,6 @@ async def rest_of(rundir: RunDir, attempt: int, position: int) -> Rest | None:
     if size > SHOWN:
         begin = text.find("\n") + 1
         dropped = (size - SHOWN + begin) / 1e6
-        text = f"… {dropped:.1f} MB of the log not shown; `raytrain logs {rundir.uri}` has all\n{text[begin:]}"
+        all_of_it = f"`raytrain logs {shlex.quote(rundir.uri)}` has all"
+        text = f"… {dropped:.1f} MB of the log not shown; {all_of_it}\n{text[begin:]}"
     return Rest(text, log.position)

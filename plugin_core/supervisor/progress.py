@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugin_core.runs.history import COUNTERS
-from plugin_core.specs.json_values import is_number
+from plugin_core.runs.history import COUNTERS, is_count
 
+#: A journal's time beyond this (in the year 2096) is nonsense.
+LATEST = 4e9
 #: The rate is averaged over this many reports: it follows a change, but one slow report hardly affects it.
 WINDOW = 20
 
@@ -51,6 +52,8 @@ class Progress:
             self._attempt = entry.get("attempt", 0)
             self._window.clear()
         fraction = self._fraction(entry)
+        if not 0 <= entry["time"] < LATEST:
+            return Reading(fraction)
         self._window.append((entry["time"], fraction))
         began, first_fraction = self._window[0]
         elapsed = entry["time"] - began
@@ -64,11 +67,11 @@ class Progress:
 
     def _fraction(self, entry: dict[str, Any]) -> float | None:
         metrics = entry["metrics"]
-        if is_number(metrics.get("progress")):
+        if is_count(metrics.get("progress")):
             return min(max(float(metrics["progress"]), 0.0), 1.0)
         for counter, totals in COUNTERS.items():
-            total = next((self.config[name] for name in totals if is_number(self.config.get(name))), None)
-            if total and total > 0 and is_number(metrics.get(counter)):
+            total = next((self.config[name] for name in totals if is_count(self.config.get(name))), None)
+            if total and total > 0 and is_count(metrics.get(counter)):
                 return float(min((metrics[counter] + 1) / total, 1.0))
         return None
 

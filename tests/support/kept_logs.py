@@ -31,5 +31,5 @@ def keep_text(rundir: RunDir, text: str, attempt: int = 1, whose: str = DRIVER) 
 
 
 def everything(rundir: RunDir, attempt: int = 1, whose: str = DRIVER, position: int = 0) -> str:
-    log = KeptLog(folder_of(rundir, attempt, whose), position)
+    log = KeptLog(rundir, attempt, whose, position)
     return "".join(iter(log.read, ""))

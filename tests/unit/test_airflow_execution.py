@@ -295,8 +295,9 @@ def test_lines_have_the_time_of_what_happened_and_a_long_part_of_the_jobs_log_is
         write = writer(structlog.get_logger())
         write(Line("report 1", logging.INFO, 1_800_000_000.0))
         write(Line("2 lines", logging.INFO, 0.0, ("a", "b")))
-        write(Line("the job's log, 6 lines: WARNING: slow", logging.WARNING, 0.0, tuple("abcdef")))
+        lines = (*"abcde", "::endgroup::")
+        write(Line("the job's log, 6 lines: WARNING: slow", logging.WARNING, 0.0, lines))
     said = [(entry["event"], entry["log_level"]) for entry in entries]
-    folded = ["::group::the job's log, 6 lines: WARNING: slow", *"abcdef", "::endgroup::"]
+    folded = ["::group::the job's log, 6 lines: WARNING: slow", *"abcde", " ::endgroup::", "::endgroup::"]
     assert said == [("report 1", "info"), ("a", "info"), ("b", "info"), *((text, "warning") for text in folded)]
     assert entries[0]["timestamp"] == "2027-01-15T08:00:00+00:00"

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -11,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from plugin_core import errors
+from plugin_core import RunRef, TrainResult, errors
 from plugin_core.runs import overview
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.overview import SILENT_S, WAITING_S, Overview
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS
+from tests.support.kept_logs import keep_text
 from tests.support.written_runs import STATES, Raytrain, write_run
 
 
@@ -73,10 +76,12 @@ def test_what_is_damaged_or_no_run_is_a_row_that_says_so(storage: str, raytrain:
     journal = write_run(storage, "odd-journal", "training")
     Path(journal.uri, ".step/journal/001-0000001.jsonl").write_bytes(b"{\n\xff\n5\n")
     Path(storage, "others").mkdir()
+    Path(storage, "closed").mkdir()
+    Path(storage, "closed", ".step").write_text("a file, which cannot be listed either")
     Path(storage, "notes.txt").write_text("no folder")
     Path(storage, ".hidden").mkdir()
     found = states(raytrain)
-    expected = {"whole": "failed", "torn": "unreadable", "empty": "unreadable", "others": "no run"}
+    expected = {"whole": "failed", "torn": "unreadable", "empty": "unreadable", "closed": "unreadable", "others": "no run"}
     assert found == {**expected, "odd-journal": "training"}
     _, out, _ = raytrain("ls")
     assert "001.end.json is damaged" in out
@@ -140,6 +145,25 @@ def test_no_escape_code_of_a_run_reaches_the_terminal(storage: str, raytrain: Ra
         assert "red [bold]" in out + err or arguments == ("status", "alive")
     assert raytrain("ls", "--json")[1].isascii()
     assert raytrain("result", "failed", "--json")[1].isascii()
+    run = RunRef(uri=f"{storage}/alive", name="alive")
+    RunDir.at(run.uri).write_result(TrainResult(run=run, metrics={EVIL: 1}, warnings=(EVIL,)))
+    code, out, _ = raytrain("result", "alive")
+    assert (code, out.isascii(), json.loads(out)["metrics"]) == (0, True, {EVIL: 1})
+
+
+def test_what_a_run_tells_of_itself_leaves_room_for_the_other_columns(storage: str, raytrain: Raytrain) -> None:
+    write_run(storage, "alive", "training").beat(1, Heartbeat(2, "very " * 1000))
+    _, out, _ = raytrain("ls")
+    assert len(out) < 500
+    assert "very very" in out
+
+
+def test_a_log_is_shown_in_a_terminal_whose_encoding_lacks_its_characters(storage: str) -> None:
+    keep_text(write_run(storage, "mine"), "caf\u00e9 \u2713\n")
+    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "plugin_core.cli", "logs", "mine"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "caf? ?\n"), done.stderr
 
 
 def test_an_empty_storage_has_no_runs(storage: str, raytrain: Raytrain, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,7 +229,8 @@ def test_the_shell_completes_commands_and_names_of_runs(storage: str, tmp_path: 
     write_run(storage, "digits-1")
     write_run(storage, "digits-2")
     write_run(str(tmp_path / "other"), "digits-3")
-    Path(storage, "digits-\x1b[31m").mkdir()
+    for name in ("\x1b[31m", "$(reboot)", "two words", "'"):
+        Path(storage, f"digits-{name}").mkdir()
     assert completed("raytrain st") == ["status"]
     assert completed("raytrain result di") == ["digits-1", "digits-2"]
     assert completed(f"raytrain logs --storage {tmp_path}/other di") == ["digits-3"]

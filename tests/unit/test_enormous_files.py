@@ -15,7 +15,7 @@ from plugin_core.runs import code, journal
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
 from plugin_core.runs.journal import JournalWriter, read_reports
-from plugin_core.runs.kept_log import DRIVER, KeptLog, log_folder
+from plugin_core.runs.kept_log import DRIVER, KeptLog
 from plugin_core.storage.checkpoint_manifest import problem
 from plugin_core.storage.location import Location
 
@@ -34,7 +34,7 @@ READERS: dict[str, Callable[[RunDir], object]] = {
     "payload.pkl": code.digest,
     "code.zip": code.digest,
     "journal/001-0000001.jsonl": History.read,
-    "logs/001/driver/0000000000001-000000000000.log": lambda run: KeptLog(log_folder(run, 1, DRIVER)).read(),
+    "logs/001/driver/0000000000001-000000000000.log": lambda run: KeptLog(run, 1, DRIVER).read(),
 }
 
 

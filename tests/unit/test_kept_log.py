@@ -14,7 +14,7 @@ from plugin_core.driver.log_keeper import LogKeeper
 from plugin_core.errors import StorageError
 from plugin_core.runs import kept_log, timings
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.kept_log import KeptLog, rank_folder
+from plugin_core.runs.kept_log import DRIVER, KeptLog, rank_folder
 from plugin_core.storage.location import Location
 from tests.support.kept_logs import everything, folder_of, keep
 
@@ -93,8 +93,8 @@ def test_a_quiet_process_costs_no_request_and_a_chatty_one_a_write_in_ten_second
                 file.write(f"line {number}\n")
                 file.flush()
                 assert looked.wait(30)
-        assert writes.asked == ["write"]
-    assert writes.asked == ["write", "write"]
+        assert writes.asked == ["names", "write"], "what other processes kept before is listed once"
+    assert writes.asked == ["names", "write", "write"]
     assert timings.LOG_FLUSH_S == 10
 
 
@@ -209,6 +209,54 @@ def test_secrets_handed_over_are_masked_whatever_the_pieces(
     assert kept == "my …\nand …\nand …\n"
 
 
+def test_a_secret_in_a_line_too_long_to_be_held_is_masked(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_keeper, "LINE", 100)
+    line = "".join(f"{number:04} s3cr3t-token " for number in range(50))
+    with keep(rundir, printed, mask=lambda text: text.replace("s3cr3t-token", "…")) as keeper:
+        for begin in range(0, len(line), 77):
+            with printed.open("a") as file:
+                file.write(line[begin : begin + 77])
+            keeper_looked(keeper)
+    assert everything(rundir) == line.replace("s3cr3t-token", "…")
+
+
+def test_a_worker_started_again_and_again_keeps_its_first_and_its_last_logs(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in range(20):
+        hour = 3600 if start % 2 else 0  # the clock is set back again and again
+        monkeypatch.setattr(log_keeper.time, "time_ns", lambda hour=hour: (10**9 - hour) * 10**9)
+        printed.write_text(f"start {start}\n")
+        with keep(rundir, printed, 1, rank_folder(0)):
+            pass
+    started = [line for line in everything(rundir, 1, rank_folder(0)).splitlines() if line.startswith("start")]
+    assert started == ["start 0", *(f"start {number}" for number in range(11, 20))]
+
+
+def test_a_segment_whose_deletion_failed_is_deleted_later(
+    rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SEGMENT", 100), ("KEPT", 400), ("KEPT_HEAD", 100)):
+        monkeypatch.setattr(log_keeper, name, value)
+    delete, failing = Location.delete, [True, True, False]
+
+    def sometimes(place: Location) -> None:
+        if failing and failing.pop(0):
+            raise StorageError("the storage is away")
+        delete(place)
+
+    monkeypatch.setattr(Location, "delete", sometimes)
+    with keep(rundir, printed) as keeper:
+        for number in range(20):
+            with printed.open("a") as file:
+                file.write(f"line {number:02}".ljust(99, ".") + "\n")
+            keeper.flush()
+    lines = [line[:7] for line in everything(rundir).splitlines() if line.startswith("line")]
+    assert lines == ["line 00", "line 17", "line 18", "line 19"]
+
+
 def keeper_looked(keeper: LogKeeper) -> None:
     """Wait for a look that is not the last one."""
     looked = threading.Event()
@@ -230,7 +278,7 @@ def test_a_reader_gets_each_character_once_while_the_log_grows(
     rundir: RunDir, printed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_keeper, "SEGMENT", 50)
-    reader, got, wrote = KeptLog(folder_of(rundir)), "", ""
+    reader, got, wrote = KeptLog(rundir, 1, DRIVER), "", ""
     with keep(rundir, printed) as keeper:
         assert reader.read() == ""
         for number in range(30):
@@ -262,7 +310,7 @@ def test_a_reader_begins_at_a_position(
 def test_a_segment_that_is_dropped_while_it_is_read_shows_as_missing(rundir: RunDir) -> None:
     folder = folder_of(rundir)
     folder.child("0000000000001-000000000000.log").write(b"a\n" * 50)
-    reader = KeptLog(folder)
+    reader = KeptLog(rundir, 1, DRIVER)
     assert reader.read() == "a\n" * 50
     folder.child("0000000000001-000000000000.log").delete()
     folder.child("0000000000001-000000200100.log").write(b"the end\n")
@@ -280,3 +328,14 @@ def test_an_oversized_segment_is_refused(rundir: RunDir) -> None:
     folder_of(rundir).child("0000000000001-000000000000.log").write(b"x" * (4 * kept_log.ROOM + 1))
     with pytest.raises(StorageError):
         everything(rundir)
+
+
+def test_a_link_that_leads_out_of_the_run_is_not_shown(rundir: RunDir, tmp_path: Path) -> None:
+    """Who can write the run may not be who can read the file, and the log is shown by an engine to all its users."""
+    (tmp_path / "private").write_text("private\n")
+    folder = folder_of(rundir)
+    folder.child("0000000000001-000000000000.log").write(b"one\n")
+    Path(folder.path, "0000000000002-000000000000.log").symlink_to(tmp_path / "private")
+    folder.child("0000000000003-000000000000.log").write(b"two\n")
+    told = everything(rundir)
+    assert told == "one\n… 0000000000002-000000000000.log is not shown: it leads out of the run\n… started again\ntwo\n"

@@ -47,3 +47,24 @@ def test_a_config_with_a_nonsense_total_is_ignored() -> None:
 @pytest.mark.parametrize(("seconds", "words"), [(8.4, "8 s"), (89, "89 s"), (300, "5 min"), (12000, "3 h 20 min")])
 def test_a_duration_in_words(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (entry(float("inf"), epoch=1), "20%"),
+        (entry(float("nan"), epoch=1), "20%"),
+        (entry(1e300, epoch=1), "20%"),
+        (entry(-1e300, epoch=1), "20%"),
+        (entry(110.0, progress=10**400), ""),
+        (entry(110.0, progress=float("nan")), ""),
+        (entry(110.0, epoch=10**400), ""),
+    ],
+)
+def test_what_cannot_be_calculated_with_is_left_out(second: dict[str, Any], told: str) -> None:
+    progress = Progress({"epochs": 10, "steps": 10**400})
+    progress.read(entry(100.0, epoch=0))
+    assert str(progress.read(second)).removesuffix(", 10 s/report").removesuffix("10 s/report") in (
+        told,
+        f"{told}, ETA 80 s",
+    )

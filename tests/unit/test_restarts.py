@@ -130,3 +130,12 @@ def test_what_was_handed_over_is_masked_in_the_journal(tmp_path: Path, monkeypat
     controller = Controller(tmp_path)
     controller.enter("errored", WorkerGroupError("failed", {0: ValueError("https://a:hunter2@b refuses")}))
     assert controller.told() == ["the train function raised ValueError: https://a:…@b refuses (rank 0)"]
+
+
+def test_a_counter_that_no_float_can_hold_does_not_end_the_training(tmp_path: Path) -> None:
+    """What a callback raises ends a training as a ControllerError."""
+    callback = JournalCallback(str(tmp_path / "run"), 1, Standing())
+    callback.after_report(SimpleNamespace(checkpoint=SimpleNamespace(path="/run/checkpoint_1")), [{"step": 10**400}])
+    callback.after_controller_finish(None)
+    (entry,) = JournalReader(RunDir.at(str(tmp_path / "run"))).read()
+    assert entry["checkpoint"] == "checkpoint_1"

@@ -18,9 +18,8 @@ from plugin_core.ray_internals.controller import (
     worker_processes,
 )
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import COUNTERS
+from plugin_core.runs.history import COUNTERS, is_count
 from plugin_core.runs.journal import JournalWriter
-from plugin_core.specs.json_values import is_number
 
 logger = logging.getLogger(__name__)
 
@@ -134,4 +133,4 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
 
 def _counters(metrics: dict[str, Any]) -> str:
     """The counters of a report, such as ", step 160"."""
-    return "".join(f", {name} {metrics[name]:g}" for name in COUNTERS if is_number(metrics.get(name)))
+    return "".join(f", {name} {metrics[name]:g}" for name in COUNTERS if is_count(metrics.get(name)))
