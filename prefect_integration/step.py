@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -42,12 +40,13 @@ from plugin_core.engine import (
     run_sync,
 )
 from prefect_integration.identity import Call, named
+from prefect_integration.signals import interrupted, sigterm_seen
 from prefect_integration.visibility import Board, show_asset
 
 #: Seconds between two checks of the flow run's state: Prefect interrupts neither submitted nor mapped tasks, nor a flow
 #: without a runner.
 CANCEL_POLL_S = 3.0
-#: Seconds between two checks for a Ctrl-C that ended the flow around a submitted or mapped task.
+#: Seconds between two looks for Ctrl-C.
 INTERRUPT_POLL_S = 0.5
 #: Errors of requests to Prefect's server. They say nothing about the job, which continues.
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
@@ -69,8 +68,6 @@ class Step:
         self._rundir: RunDir | None = None
         self._supervisor: Supervisor | None = None
         self._board: Board | None = None
-        # a task that is called or awaited there is interrupted itself
-        self._in_main_thread = threading.current_thread() is threading.main_thread()
         #: the flow run whose cancel ended this step
         self.cancelled_by: UUID | None = None
 
@@ -90,7 +87,8 @@ class Step:
     async def follow(self) -> StepResult:
         """Follow the run to its result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         supervisor, board, call = await self._begin()
-        companions = asyncio.gather(self._accompany(supervisor, board, call), self._watch_keyboard(supervisor))
+        companions = [self._accompany(supervisor, board, call), self._notice_interrupt(supervisor)]
+        beside = [asyncio.create_task(companion) for companion in companions]
         try:
             result = await supervisor.run()
         except StepError as exc:
@@ -99,8 +97,9 @@ class Step:
                 _close_without_runner(self.cancelled_by)
             raise
         finally:
-            companions.cancel()
-            await asyncio.gather(companions, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
         show_asset(self._spec, result)
         await self._tell_prefect(board.finish(result))
         return result
@@ -109,15 +108,19 @@ class Step:
         """`follow`, in a task that Prefect interrupts with a TerminationSignal."""
         try:
             return run_sync(self.follow())
-        except (KeyboardInterrupt, asyncio.CancelledError, TerminationSignal) as exc:
+        except TerminationSignal as exc:
             # SIGTERM without a cancel (pod evicted, worker restarted) is a crash: the job continues, and a retry finds it
-            if not isinstance(exc, TerminationSignal) or run_sync(self._cancel_wanted()):
-                run_sync(self._stop())
+            if not run_sync(self._cancel_wanted()):
+                raise
+            run_sync(self._stop())
+            raise StepCancelledError("the flow run was cancelled") from exc
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            run_sync(self._stop())
             raise
 
     async def run_async(self) -> StepResult:
         """`follow`, in a coroutine that Prefect or the user's code may cancel."""
-        terminated = _sigterm_seen()
+        terminated = sigterm_seen()
         try:
             return await in_own_loop(self.follow())
         except (asyncio.CancelledError, TerminationSignal):
@@ -181,15 +184,14 @@ class Step:
                 self.logger.debug("Prefect's server did not answer; the job continues: %s", exc)
                 await asyncio.sleep(CANCEL_POLL_S)
 
-    async def _watch_keyboard(self, supervisor: Supervisor) -> None:
-        """Concurrently with the loop, in a submitted or mapped task: watch for a Ctrl-C. Only the main thread gets it, and
-        then waits for this task."""
-        while not self._in_main_thread:
-            if _main_thread_interrupted():
-                self.logger.warning("interrupted from the keyboard: stopping %s", self.rundir.uri)
-                supervisor.give_up()
-                return
+    async def _notice_interrupt(self, supervisor: Supervisor) -> None:
+        """Ctrl-C interrupts the main thread, which then waits for submitted and mapped tasks to end by themselves."""
+        context = FlowRunContext.get()
+        runner = context.task_runner if context is not None else None
+        while not interrupted(runner):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(INTERRUPT_POLL_S)
+        self.logger.warning("interrupted: stopping %s", self.rundir.uri)
+        supervisor.give_up()
 
     async def _cancel_wanted(self) -> bool:
         try:
@@ -279,37 +281,3 @@ def _close_without_runner(flow_run_id: UUID) -> None:
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
         # not a daemon thread: the process waits for it at exit
         threading.Thread(target=close, name="raytrain-close").start()
-
-
-def _main_thread_interrupted() -> bool:
-    """Whether a Ctrl-C ended what the main thread did, and it now leaves `with` blocks, such as the task runner's."""
-    handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
-    # Python 3.11 gives `sys.exc_info()`, later ones the exception
-    error = handled[1] if isinstance(handled, tuple) else handled
-    if isinstance(error, asyncio.CancelledError):  # what asyncio makes of a Ctrl-C
-        runner = getattr(getattr(signal.getsignal(signal.SIGINT), "func", None), "__self__", None)
-        return getattr(runner, "_interrupt_count", 0) > 0
-    return isinstance(error, KeyboardInterrupt)
-
-
-def _sigterm_seen() -> threading.Event:
-    """An event set when this process gets SIGTERM. Prefect turns it into a TerminationSignal, which an awaiting coroutine
-    sees only as CancelledError, the same as Ctrl-C or the user's own timeouts."""
-    before = signal.getsignal(signal.SIGTERM)
-    if isinstance(before, _NoteSigterm):
-        return before.seen
-    note = _NoteSigterm(before)
-    # a flow awaited in another thread gets no signal; Prefect restores its own handler when the flow ends
-    if threading.current_thread() is threading.main_thread() and callable(before):
-        signal.signal(signal.SIGTERM, note)
-    return note.seen
-
-
-class _NoteSigterm:
-    def __init__(self, handler: Any):
-        self.handler = handler
-        self.seen = threading.Event()
-
-    def __call__(self, number: int, frame: Any) -> None:
-        self.seen.set()
-        self.handler(number, frame)

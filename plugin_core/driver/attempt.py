@@ -205,8 +205,8 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         print(f"{type(exc).__name__}: {exc.message}", file=sys.stderr)
         return exc.exit_code
     if receipt is None:
-        print(f"run_config.storage_path: {uri} has no receipt of this attempt as seen from this node: the path is not"
-              " shared with the cluster", file=sys.stderr)  # fmt: skip
+        print(f"run_config.storage_path: this node does not find this attempt at {uri}: the path is not shared with the"
+              " cluster", file=sys.stderr)  # fmt: skip
         return EXIT_NOT_SHARED
     if receipt.nonce != nonce:
         print(f"attempt {attempt} of {uri} belongs to another submission; stopping", file=sys.stderr)

@@ -179,7 +179,7 @@ def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
             try:
                 relay()
             except Exception as exc:  # noqa: BLE001 - relaying must never end a training
-                logger.warning("could not relay the training's reports: %s", exc)
+                logger.warning("the training's reports are not shown here: %s", exc)
 
     thread = threading.Thread(target=follow, daemon=True, name="relay")
     thread.start()

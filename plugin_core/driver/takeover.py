@@ -70,9 +70,10 @@ def take() -> None:
     try:
         data = kv.get(name, os.environ["RAY_ADDRESS"])
     except kv.ERRORS as exc:
-        raise InfrastructureError(f"cannot ask the head for what was handed over to this job ({exc})") from exc
+        raise InfrastructureError(f"cannot ask the head for the cluster's env_vars and env_files ({exc})") from exc
     if data is None:
-        raise InfrastructureError(f"what was handed over to this job is gone; Ray keeps it for {KEPT_S} s at most")
+        gone = "the cluster's env_vars and env_files for this job are gone"
+        raise InfrastructureError(f"{gone}; Ray keeps them for {KEPT_S} s at most")
     _held = Held(name, data)
     _masks[:] = _held.secrets.masks
     _held.secrets.install()
@@ -119,7 +120,7 @@ def in_worker() -> None:
 
     data = kv.get_in_worker(os.environ[VARIABLE])
     if data is None:
-        raise InfrastructureError("what was handed over to this job is gone: its driver has ended")
+        raise InfrastructureError("the cluster's env_vars and env_files for this job are gone: its driver has ended")
     secrets = Secrets.unpack(data)
     _masks[:] = secrets.masks
     secrets.without(os.environ.get(KEPT, "").split(",")).install()

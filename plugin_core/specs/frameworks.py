@@ -35,7 +35,13 @@ _TREES = ("params", "label_column", "num_boost_round", "early_stopping_rounds", 
 FRAMEWORKS = {
     framework.name: framework
     for framework in (
-        Framework("torch", "torch", _TORCH, ("torch_config",), join="model = ray.train.torch.prepare_model(model)"),
+        Framework(
+            "torch",
+            "torch",
+            _TORCH,
+            ("torch_config",),
+            join="model = ray.train.torch.prepare_model(model), or fully_shard(model)",
+        ),
         Framework(
             "lightning",
             "torch",

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    SerializationInfo,
+    StrictInt,
+    StrictStr,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from plugin_core.specs.json_values import RESULT, TEXT, also, json_safe
 from plugin_core.storage.location import Location, normalise
@@ -217,13 +226,21 @@ class TuneResult(StepResult):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
     `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
 
-    bulky: ClassVar[tuple[str, ...]] = ("metrics",)
-
     kind: Literal["tune"] = "tune"
     best: TrainResult
     best_config: dict[str, Any]
     trials: dict[str, int]
     table: str
+
+    @field_serializer("best")
+    def _metrics_once(self, best: TrainResult, info: SerializationInfo) -> dict[str, Any]:
+        return best.model_dump(mode=info.mode, exclude={"metrics"})
+
+    @model_validator(mode="after")
+    def _metrics_twice(self) -> Self:
+        if not self.best.metrics:
+            object.__setattr__(self, "best", self.best.model_copy(update={"metrics": self.metrics}))
+        return self
 
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:

@@ -109,7 +109,7 @@ def decide(seen: Observed) -> Action:
         if seen.attempt_unwanted:
             return Action(Do.SUBMIT_NEXT, "an earlier call cancelled its attempt before submitting it; continuing the run")
         # the receipt's writer died before submitting, or is about to submit: the same id cannot become two jobs
-        return Action(Do.SUBMIT_SAME, "its receipt has no job on this cluster yet")
+        return Action(Do.SUBMIT_SAME, "the cluster does not have its job yet")
     return _out_of_sight(seen)
 
 
@@ -127,7 +127,7 @@ def _cancelling(seen: Observed) -> Action:
         return Action(
             Do.FAIL, "the run was cancelled; its cluster cannot be queried and its heartbeat is silent", "cancelled"
         )
-    return Action(Do.WAIT, "cancel requested; the cluster cannot be queried, but the driver reads the cancel from storage")
+    return Action(Do.WAIT, "cancel requested; the cluster cannot be queried, but the job reads the cancel from storage")
 
 
 def _live(seen: Observed) -> Action:
@@ -140,16 +140,16 @@ def _live(seen: Observed) -> Action:
 
 def _ended(seen: Observed, end: AttemptEnd) -> Action:
     if seen.job in LIVE and seen.heartbeat_silent:
-        return Action(Do.STOP, "the attempt recorded its end, but its job keeps running")
+        return Action(Do.STOP, "the attempt has ended, but its job keeps running")
     if seen.job in LIVE or seen.actors_alive:
-        return Action(Do.WAIT, "the attempt recorded its end; its job is shutting down")
+        return Action(Do.WAIT, "the attempt has ended; its job is shutting down")
     if end.outcome == "succeeded" and not seen.heartbeat_silent:
         # a shared file system may show the end before the result, although the result was written first
         return Action(Do.WAIT, "the attempt succeeded; its result is not visible yet")
     if not seen.ours or seen.attempt_unwanted:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")
-        return Action(Do.SUBMIT_NEXT, f"an earlier call's attempt ended ({end.outcome}); continuing the run")
+        return Action(Do.SUBMIT_NEXT, f"the attempt of an earlier call ended ({end.outcome}); continuing the run")
     if end.outcome == TERMINATED and seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if end.outcome == TERMINATED and seen.job is Job.STOPPED:
@@ -164,7 +164,7 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
 def _terminal_without_end(seen: Observed) -> Action:
     if seen.job_exit_code == EXIT_NOT_SHARED:
         why = (
-            "run_config.storage_path: the driver on the cluster found no receipt there, so this path is not shared with"
+            "run_config.storage_path: the job on the cluster does not find the run there, so this path is not shared with"
             " the cluster; expected storage that both sides can access (s3://, or a shared file system)"
         )
         return Action(Do.FAIL, why, "spec_error")
@@ -174,18 +174,18 @@ def _terminal_without_end(seen: Observed) -> Action:
         return Action(Do.FAIL, f"runtime_env: the cluster failed to set it up: {seen.job_message[-500:]}", "spec_error")
     never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER
     if not seen.heartbeat_silent and not never_began:
-        return Action(Do.WAIT, f"Ray says {seen.job.value}, but the heartbeat is not silent yet")
+        return Action(Do.WAIT, f"Ray says that the job is over ({seen.job.value}), but its heartbeat is not silent yet")
     if seen.actors_alive:
-        return Action(Do.WAIT, f"Ray says {seen.job.value}, but some of the job's actors are alive")
+        return Action(Do.WAIT, f"Ray says that the job is over ({seen.job.value}), but some of its actors are alive")
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
     if not seen.ours or seen.attempt_unwanted:
-        return Action(Do.SUBMIT_NEXT, "an earlier call's attempt ended without recording how; continuing the run")
+        return Action(Do.SUBMIT_NEXT, "the attempt of an earlier call ended, and could not say why; continuing the run")
     if seen.job is Job.STOPPED:
         return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     if never_began:
-        return _lost(seen, "the job started after Ray had deleted what was handed over to it (the cluster's env_vars)")
-    return _lost(seen, f"the job is {seen.job.value} but recorded no end: {seen.job_message[-300:]}")
+        return _lost(seen, "the job began too late: Ray had deleted the cluster's env_vars and env_files for it")
+    return _lost(seen, f"the job ended ({seen.job.value}) without saying why: {seen.job_message[-300:]}")
 
 
 def _out_of_sight(seen: Observed) -> Action:

@@ -63,12 +63,12 @@ def _chosen(spec: StepSpec, rundir: RunDir, request: str) -> tuple[RunDir, str]:
     before = rundir.request()
     by_a_person = before.asked not in ("", request)
     if by_a_person and before.delivered:
-        return _next(spec, rundir, "the previous result was delivered, and the step is requested again")
+        return _next(spec, rundir, "the step is started again after its result was returned")
     try:
         rundir.write_spec(spec)
     except SpecChangedError as exc:
         if by_a_person and (not exc.code_alone or rundir.result() is not None):
-            return _next(spec, rundir, f"the step is requested again with changes in {', '.join(exc.fields)}")
+            return _next(spec, rundir, f"the step is started again with changes in {', '.join(exc.fields)}")
         if not exc.code_alone:
             raise
         # an attempt that recorded no end may be alive, and it runs the run's code

@@ -79,7 +79,7 @@ def test_two_actors_count_exactly_with_slices_plots_and_a_verdict(cluster: Local
     told: list[Event] = []
     result = run(spec(tmp_path, rows, **given), cluster, told.append)
     counted = [event.data for event in told if event.kind == "phase" and "rows" in event.data]
-    assert {entry["phase"]: entry["rows"] for entry in counted} == {"evaluating": 1120, "evaluating the other": 1120}
+    assert {entry["phase"]: entry["rows"] for entry in counted} == {"evaluating": 1120, OTHER: 1120}
     table = pyarrow.parquet.read_table(rows)
     row, label = (table[name].to_numpy() for name in ("row", "label"))
     north = np.array(table["region"].to_pylist()) == "north"

@@ -1,6 +1,7 @@
 """Searches on a real Ray head: trials are Ray Train runs, a killed search continues, PBT passes checkpoints on."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,9 @@ def test_a_failed_trial_is_reported_and_the_others_count(cluster: LocalCluster, 
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 1}
     assert result.best_config == {"train_loop_config": {"step": 2}}
     assert "step 3 is no good" in table(result)[3]["error"]
+    (warning,) = result.warnings
+    assert re.match("1 of 3 trials failed; the first: .*step 3 is no good", warning)
+    assert result.best.metrics == result.metrics != {}
 
 
 @pytest.mark.slow

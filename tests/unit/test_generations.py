@@ -56,7 +56,7 @@ def test_a_new_request_after_the_result_starts_a_new_generation_and_its_retries_
     first.deliver("monday#0")
     second, remark = lay_down(spec_of(tmp_path), "monday#1")
     assert (second.uri, second.generation) == (f"{first.uri}.g2", 2)
-    assert remark.startswith("generation 2 of the run: the previous result was delivered")
+    assert remark.startswith("generation 2 of the run: the step is started again after its result was returned")
     assert lay_down(spec_of(tmp_path), "monday#1")[0].uri == second.uri
     assert first.result() is not None
     assert RunDir.at(second.uri).generation == 2
@@ -76,7 +76,7 @@ def test_a_changed_spec_is_rejected_for_a_retry_and_starts_a_new_generation_for_
         lay_down(spec_of(tmp_path, lr=2), "monday#0")
     second, remark = lay_down(spec_of(tmp_path, lr=2), "monday#1")
     assert second.generation == 2
-    assert remark == "generation 2 of the run: the step is requested again with changes in train_loop_config.lr"
+    assert remark == "generation 2 of the run: the step is started again with changes in train_loop_config.lr"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from plugin_core import BatchInferResult, EvaluationResult, RunRef, TrainResult, parse_result
+from plugin_core import BatchInferResult, EvaluationResult, RunRef, TrainResult, TuneResult, parse_result
 from plugin_core.clusters.jobs_api import ApiError
 from plugin_core.errors import (
     FencedError,
@@ -54,6 +54,18 @@ def test_a_reference_is_at_most_two_kilobytes_and_says_what_it_left_out() -> Non
     assert len(json.dumps(reference.to_json())) <= REFERENCE_BYTES
     assert reference.truncated
     assert reference.metrics["metric_0"] == 0
+
+
+def test_the_best_trials_result_has_its_metrics_and_they_are_kept_once() -> None:
+    metrics = {f"metric_{n}": n / 7 for n in range(50)}
+    best = TrainResult(run=RUN, metrics=metrics)
+    result = TuneResult(run=RUN, metrics=metrics, best=best, best_config={}, trials={"finished": 1}, table="/trials.json")
+    data = result.to_json()
+    assert "metrics" not in data["best"]
+    assert parse_result(data) == result
+    assert result.best.metrics == metrics
+    reference = parse_result(result.reference().to_json())
+    assert reference.best.metrics == reference.metrics != {}
 
 
 def test_a_small_result_is_its_own_reference() -> None:

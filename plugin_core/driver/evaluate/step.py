@@ -33,7 +33,7 @@ SLICES = 1000
 Slice = tuple[str, str]
 ALL: Slice = ("", "")
 #: The phase in which the checkpoint is evaluated that this one is compared to.
-OTHER = "evaluating the other"
+OTHER = "evaluating the checkpoint to compare with"
 
 logger = logging.getLogger(__name__)
 

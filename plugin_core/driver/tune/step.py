@@ -132,11 +132,18 @@ def _collect(grid: Any, spec: TuneSpec, context: StepContext) -> TuneResult:
     return TuneResult(
         run=context.run,
         metrics=found.metrics,
-        best=found.model_copy(update={"metrics": {}}),
+        best=found,
         best_config=best["config"],
         trials=counts,
         table=place.uri,
+        warnings=_failures(rows),
     )
+
+
+def _failures(rows: list[dict[str, Any]]) -> list[str]:
+    """What a person should know of the trials that failed in a search that found something."""
+    errors = [row["error"] for row in rows if row["status"] == "failed"]
+    return [f"{len(errors)} of {len(rows)} trials failed; the first: {errors[0]}"] if errors else []
 
 
 def _row(result: Any, spec: TuneSpec, over: list[str]) -> dict[str, Any]:

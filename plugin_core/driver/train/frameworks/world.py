@@ -33,7 +33,7 @@ def check(framework: str, num_workers: int) -> None:
     if why:
         raise WorldError(
             f"scaling_config.num_workers: got {num_workers}, but each worker trains alone: {why}; to join them:"
-            f" {FRAMEWORKS[framework].join} (world_check=False if this is intended)"
+            f" {FRAMEWORKS[framework].join} (world_check=False if each is meant to work alone, on a shard of its own)"
         )
 
 
