@@ -240,6 +240,14 @@ def test_the_dags_of_the_docs_are_dags(page: str, tasks: set[str]) -> None:
     assert made.get_task("evaluate").upstream_task_ids == {"train"}
 
 
+def test_the_first_examples_of_the_docs_do_not_keep_every_checkpoint() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    for page, kind in (("airflow.md", "python"), ("first-step.md", "yaml")):
+        text = (docs / page).read_text()
+        first = next(block for block in re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) if "num_workers" in block)
+        assert re.search(r"num_to_keep\"?: 2", first), page
+
+
 # ---- decorator, outlets, dry run, clear
 
 

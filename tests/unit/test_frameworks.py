@@ -154,6 +154,19 @@ def test_a_worker_that_trains_alone_fails_with_what_to_change() -> None:
     world.check("python", 2)
 
 
+def test_workers_that_are_meant_to_work_alone_are_told_how_to_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over shards without collectives: wrapping the model would be wrong there."""
+    why = "no collective operation was called in any process group"
+    monkeypatch.setitem(world._CHECKS, "torch", lambda num_workers: why)
+    with pytest.raises(world.WorldError) as caught:
+        world.check("torch", 2)
+    assert caught.value.message == (
+        f"scaling_config.num_workers: got 2, but each worker trains alone: {why}; to join them: model ="
+        " ray.train.torch.prepare_model(model), or fully_shard(model) (world_check=False if each is meant to work alone, on"
+        " a shard of its own)"
+    )
+
+
 class LightGBMError(Exception):
     """As LightGBM's, which derives from nothing else."""
 
