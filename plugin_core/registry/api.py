@@ -12,6 +12,7 @@ from typing import Any
 from plugin_core.errors import AliasMovedError, PromotionRefusedError, SpecError
 from plugin_core.registry.base import ModelVersion, Registry
 from plugin_core.runs.age import made_at
+from plugin_core.runs.history import is_time
 from plugin_core.runs.pins import home_of, pin
 from plugin_core.specs.parse import parse_result
 from plugin_core.specs.references import check_model_name, check_registry, is_mlflow
@@ -150,7 +151,7 @@ def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, E
 
 def why_older(champion: ModelVersion, made: float | None) -> str:
     """Why a checkpoint made at that time would be a step back from the champion; "" if it would not, or that is unknown."""
-    if made is None or champion.made is None or made >= champion.made:
+    if made is None or champion.made is None or made >= champion.made or not (is_time(made) and is_time(champion.made)):
         return ""
     ours, its = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" for time in (made, champion.made))
     return f"the new checkpoint is of {ours}, the current one of {its}; allow_older=True promotes it anyway"

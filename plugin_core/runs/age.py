@@ -4,10 +4,10 @@ engine trains again, because somebody cleared it, is not a newer one."""
 from __future__ import annotations
 
 from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import is_time
 from plugin_core.runs.journal import iter_reports
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.pins import home_of
-from plugin_core.specs.json_values import is_number
 from plugin_core.storage.location import Location
 
 
@@ -45,6 +45,6 @@ def _last(rundir: RunDir, checkpoint: str | None = None) -> float | None:
     """The time of the last report, or of the last one with that checkpoint."""
     found: float | None = None
     for entry in iter_reports(rundir):
-        if is_number(entry.get("time")) and (checkpoint is None or entry.get("checkpoint") == checkpoint):
+        if is_time(entry.get("time")) and (checkpoint is None or entry.get("checkpoint") == checkpoint):
             found = entry["time"]
     return found

@@ -31,6 +31,15 @@ def is_count(value: Any) -> bool:
     return is_number(value) and abs(value) < MOST
 
 
+#: A time beyond this (in the year 2096) is nonsense.
+LATEST = 4e9
+
+
+def is_time(value: Any) -> bool:
+    """Whether a file tells a time sensibly, in seconds since the epoch."""
+    return is_number(value) and 0 <= value < LATEST
+
+
 @dataclass
 class History:
     """The reports of a run; those repeated by a later attempt count twice.

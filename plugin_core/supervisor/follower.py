@@ -13,6 +13,7 @@ from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.errors.plain_text import plain
 from plugin_core.runs.directory import Phase, Position, Receipt, RunDir
+from plugin_core.runs.history import is_time
 from plugin_core.runs.journal import JournalReader
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.decide import Action, Do, Job
@@ -20,7 +21,7 @@ from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.job_log import JobLog, pieces
 from plugin_core.supervisor.kept_rest import rest_of
 from plugin_core.supervisor.observer import Look
-from plugin_core.supervisor.progress import LATEST, Progress
+from plugin_core.supervisor.progress import Progress
 from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
 
 #: Yield to the event loop, which many runs share, after this many lines.
@@ -216,4 +217,4 @@ class Follower:
 
 def _when(told: float) -> float:
     """When something happened; now, if a file does not tell it sensibly."""
-    return told if 0 <= told < LATEST else time.time()
+    return told if is_time(told) else time.time()

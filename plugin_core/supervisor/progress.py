@@ -6,10 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugin_core.runs.history import COUNTERS, is_count
+from plugin_core.runs.history import COUNTERS, is_count, is_time
 
-#: A journal's time beyond this (in the year 2096) is nonsense.
-LATEST = 4e9
 #: The rate is averaged over this many reports: it follows a change, but one slow report hardly affects it.
 WINDOW = 20
 
@@ -52,7 +50,7 @@ class Progress:
             self._attempt = entry.get("attempt", 0)
             self._window.clear()
         fraction = self._fraction(entry)
-        if not 0 <= entry["time"] < LATEST:
+        if not is_time(entry["time"]):
             return Reading(fraction)
         self._window.append((entry["time"], fraction))
         began, first_fraction = self._window[0]

@@ -1,6 +1,7 @@
 """The registry of files: versions, an alias that moves by compare-and-swap, rollback; the lease; pins."""
 
 import json
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from plugin_core import CheckpointRef, EvaluationResult, RunRef, TrainResult, ge
 from plugin_core.driver import retrain
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.errors import AliasMovedError, LeaseHeldError, PromotionRefusedError, SpecError, UserCodeError
-from plugin_core.registry.api import default_registry
+from plugin_core.registry.api import default_registry, why_older
+from plugin_core.registry.base import ModelVersion
 from plugin_core.registry.files import FileRegistry
 from plugin_core.registry.training_lease import Lease
 from plugin_core.runs.context import StepContext
@@ -217,6 +219,16 @@ def test_a_checkpoint_of_unknown_age_is_promoted(storage: Path, options: dict[st
     (tmp_path / "elsewhere" / "weights").touch()
     assert promote(str(tmp_path / "elsewhere"), "digits", **options).kept == ""
     assert promote(reported(trained(storage, "old"), MONDAY), "digits", **options).kept == ""
+
+
+@pytest.mark.parametrize("time", [1e300, math.nan, math.inf, -1.0])
+def test_a_model_whose_files_tell_a_time_that_is_none_blocks_no_promotion(
+    storage: Path, options: dict[str, Any], time: float
+) -> None:
+    promote(reported(trained(storage, "odd"), time), "digits", **options)
+    assert promote(reported(trained(storage, "new"), MONDAY), "digits", **options).kept == ""
+    champion = ModelVersion(name="digits", version=1, checkpoint="/c", made=time)
+    assert why_older(champion, MONDAY) == ""
 
 
 def test_a_repeated_retraining_older_than_the_champion_trains_nothing(
