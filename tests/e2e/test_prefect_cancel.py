@@ -109,7 +109,9 @@ def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
 
 
 @slow
-@pytest.mark.parametrize(("flow", "steps"), [("direct", 1), ("awaited", 1), ("submitted", 1), ("mapped", 2), ("submitted_by_async", 1)])
+@pytest.mark.parametrize(
+    ("flow", "steps"), [("direct", 1), ("awaited", 1), ("submitted", 1), ("mapped", 2), ("submitted_by_async", 1)]
+)
 def test_one_interrupt_from_the_keyboard_stops_the_jobs(
     client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str, steps: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from sklearn import metrics
 
 from plugin_core import EvaluateSpec, LocalCluster, RunConfig, run
+from plugin_core.driver.evaluate.step import OTHER
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.supervisor.events import Event
 
