@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -40,14 +41,11 @@ from plugin_core.engine import (
     run_sync,
 )
 from prefect_integration.identity import Call, named
-from prefect_integration.signals import interrupted, sigterm_seen
 from prefect_integration.visibility import Board, show_asset
 
 #: Seconds between two checks of the flow run's state: Prefect interrupts neither submitted nor mapped tasks, nor a flow
 #: without a runner.
 CANCEL_POLL_S = 3.0
-#: Seconds between two looks for Ctrl-C.
-INTERRUPT_POLL_S = 0.5
 #: Errors of requests to Prefect's server. They say nothing about the job, which continues.
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
@@ -87,8 +85,7 @@ class Step:
     async def follow(self) -> StepResult:
         """Follow the run to its result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         supervisor, board, call = await self._begin()
-        companions = [self._accompany(supervisor, board, call), self._notice_interrupt(supervisor)]
-        beside = [asyncio.create_task(companion) for companion in companions]
+        companion = asyncio.create_task(self._accompany(supervisor, board, call))
         try:
             result = await supervisor.run()
         except StepError as exc:
@@ -97,9 +94,8 @@ class Step:
                 _close_without_runner(self.cancelled_by)
             raise
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            companion.cancel()
+            await asyncio.gather(companion, return_exceptions=True)
         show_asset(self._spec, result)
         await self._tell_prefect(board.finish(result))
         return result
@@ -120,7 +116,7 @@ class Step:
 
     async def run_async(self) -> StepResult:
         """`follow`, in a coroutine that Prefect or the user's code may cancel."""
-        terminated = sigterm_seen()
+        terminated = _sigterm_seen()
         try:
             return await in_own_loop(self.follow())
         except (asyncio.CancelledError, TerminationSignal):
@@ -183,15 +179,6 @@ class Step:
             except SERVER_ERRORS as exc:
                 self.logger.debug("Prefect's server did not answer; the job continues: %s", exc)
                 await asyncio.sleep(CANCEL_POLL_S)
-
-    async def _notice_interrupt(self, supervisor: Supervisor) -> None:
-        """Ctrl-C interrupts the main thread, which then waits for submitted and mapped tasks to end by themselves."""
-        context = FlowRunContext.get()
-        runner = context.task_runner if context is not None else None
-        while not interrupted(runner):  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(INTERRUPT_POLL_S)
-        self.logger.warning("interrupted: stopping %s", self.rundir.uri)
-        supervisor.give_up()
 
     async def _cancel_wanted(self) -> bool:
         try:
@@ -281,3 +268,26 @@ def _close_without_runner(flow_run_id: UUID) -> None:
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
         # not a daemon thread: the process waits for it at exit
         threading.Thread(target=close, name="raytrain-close").start()
+
+
+def _sigterm_seen() -> threading.Event:
+    """An event set when this process gets SIGTERM. Prefect turns it into a TerminationSignal, which an awaiting coroutine
+    sees only as CancelledError, the same as Ctrl-C or the user's own timeouts."""
+    before = signal.getsignal(signal.SIGTERM)
+    if isinstance(before, _NoteSigterm):
+        return before.seen
+    note = _NoteSigterm(before)
+    # a flow awaited in another thread gets no signal; Prefect restores its own handler when the flow ends
+    if threading.current_thread() is threading.main_thread() and callable(before):
+        signal.signal(signal.SIGTERM, note)
+    return note.seen
+
+
+class _NoteSigterm:
+    def __init__(self, handler: Any):
+        self.handler = handler
+        self.seen = threading.Event()
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.seen.set()
+        self.handler(number, frame)

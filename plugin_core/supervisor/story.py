@@ -116,7 +116,7 @@ def _failure(entry: dict[str, Any], why: str) -> str:
         return why
     most = entry.get("most", -1)
     count = f"failure {entry['failure']}" + (f" of {most}" if most >= 0 else "")
-    resumes = f"resuming from {entry['from']}" if entry.get("from") else "starting over, as there is no checkpoint"
+    resumes = f"resuming from {entry['from']}" if entry.get("from") else "starting over, as there is no checkpoint yet"
     return f"{why}; {count}; {resumes}"
 
 

@@ -36,10 +36,7 @@ def cancelled(run: Run, steps: int = 1) -> None:
 def test_a_cancel_stops_the_job_of_a_task_that_a_served_flow_calls(
     client: SyncPrefectClient, served: Process, storage: Path
 ) -> None:
-    run = start(client, "direct/served", storage)
-    cancelled(run)
-    (task,) = run.tasks()
-    assert (task.state_name, "StepCancelledError" in str(task.state)) == ("Failed", True), "as where Prefect stops no task"
+    cancelled(start(client, "direct/served", storage))
 
 
 @slow
@@ -109,15 +106,14 @@ def test_a_cancel_stops_the_job_of_a_flow_without_a_runner(
 
 
 @slow
-@pytest.mark.parametrize(
-    ("flow", "steps"), [("direct", 1), ("awaited", 1), ("submitted", 1), ("mapped", 2), ("submitted_by_async", 1)]
-)
-def test_one_interrupt_from_the_keyboard_stops_the_jobs(
-    client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str, steps: int
+@pytest.mark.parametrize("flow", ["direct", "submitted", "mapped", "awaited", "submitted_by_async"])
+def test_an_interrupt_from_the_keyboard_stops_the_job(
+    client: SyncPrefectClient, storage: Path, tmp_path: Path, flow: str
 ) -> None:
     process = Process(["-m", "tests.e2e.prefect_flows", flow, str(storage)], tmp_path / "flow.log")
     try:
         run = only_run(client, storage)
+        steps = 2 if flow == "mapped" else 1
         run.wait_for_training(steps)
         process.send_signal(signal.SIGINT)
         assert process.wait(600) != 0

@@ -1,13 +1,9 @@
 """The Prefect tasks without a server: what importing costs, how a step gets its name, which errors are tried again."""
 
-import asyncio
-import contextlib
 import logging
 import signal
 import subprocess
 import sys
-import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -17,7 +13,6 @@ import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.logging.loggers import PrefectLogAdapter
 from prefect.states import Failed
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from devtools.steps import counting_loop
 from plugin_core import EvaluateSpec, Limits, RunConfig, TrainSpec
@@ -31,7 +26,7 @@ from plugin_core.errors import (
 )
 from plugin_core.registry.base import ModelVersion
 from plugin_core.supervisor.events import Line
-from prefect_integration import identity, signals, step, tasks
+from prefect_integration import identity, step, tasks
 
 HEAVY = ("ray", "torch", "pandas", "mlflow")
 ROOT = UUID("11111111-1111-1111-1111-111111111111")
@@ -213,7 +208,7 @@ def test_a_sigterm_is_noted_once_and_passed_on_however_many_steps_are_awaited() 
     handed_on: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: handed_on.append(number))
     try:
-        first, second = signals.sigterm_seen(), signals.sigterm_seen()
+        first, second = step._sigterm_seen(), step._sigterm_seen()
         assert first is second
         assert not first.is_set()
         signal.raise_signal(signal.SIGTERM)
@@ -221,40 +216,6 @@ def test_a_sigterm_is_noted_once_and_passed_on_however_many_steps_are_awaited() 
         assert handed_on == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.parametrize(
-    ("error", "mine", "seen"),
-    [
-        (KeyboardInterrupt, True, True),
-        (KeyboardInterrupt, False, True),
-        (asyncio.CancelledError, True, True),
-        (asyncio.CancelledError, False, False),
-        (RuntimeError, True, False),
-        (None, True, False),
-    ],
-)
-def test_a_submitted_step_notices_that_its_flow_is_left_because_of_ctrl_c(
-    error: type[BaseException] | None, mine: bool, seen: bool
-) -> None:
-    """The flow's task runner waits for it, so what `seen` says is known before the `with` ends."""
-    found: list[bool] = []
-    begun = threading.Event()
-
-    def submitted(runner: Any) -> None:
-        begun.set()
-        deadline = time.monotonic() + (30 if seen else 0.3)
-        while not signals.interrupted(runner) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        found.append(signals.interrupted(runner))
-
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError, RuntimeError), ThreadPoolTaskRunner() as runner:
-        assert runner._executor is not None
-        runner._executor.submit(submitted, runner if mine else None)
-        assert begun.wait(30)
-        if error is not None:
-            raise error
-    assert found == [seen]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])

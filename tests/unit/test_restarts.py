@@ -99,7 +99,7 @@ def test_a_killed_worker_is_told_with_its_number_and_what_the_others_resume_from
     controller.enter("restarting", WorkerGroupError("failed", {0: dead()}))
     assert controller.told() == [
         "2 workers started",
-        f"worker rank 1 (pid 8, vm) {KILLED}; failure 1 of 3; starting over, as there is no checkpoint",
+        f"worker rank 1 (pid 8, vm) {KILLED}; failure 1 of 3; starting over, as there is no checkpoint yet",
         "2 workers started",
         f"worker rank 0 (pid 7, vm) {KILLED}; failure 2 of 3; resuming from checkpoint_a001_000001, step 160",
     ]

@@ -128,7 +128,7 @@ def test_a_users_exception_is_no_restart_and_its_traceback_is_left_to_the_error(
 
 def test_why_workers_restart_is_a_line() -> None:
     entry = {"phase": "restarting", "why": "worker rank 1 (pid 7, vm) was killed", "failure": 1, "most": 3}
-    assert phase_in_words(entry).endswith("was killed; failure 1 of 3; starting over, as there is no checkpoint")
+    assert phase_in_words(entry).endswith("was killed; failure 1 of 3; starting over, as there is no checkpoint yet")
     words = phase_in_words({**entry, "most": -1, "from": "checkpoint_16, step 160"})
     assert words == "worker rank 1 (pid 7, vm) was killed; failure 1; resuming from checkpoint_16, step 160"
 
