@@ -4,8 +4,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +17,6 @@ from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.overview import SILENT_S, WAITING_S, Overview
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS
-from tests.support.kept_logs import keep_text
 from tests.support.written_runs import STATES, Raytrain, write_run
 
 
@@ -156,14 +153,6 @@ def test_what_a_run_tells_of_itself_leaves_room_for_the_other_columns(storage: s
     _, out, _ = raytrain("ls")
     assert len(out) < 500
     assert "very very" in out
-
-
-def test_a_log_is_shown_in_a_terminal_whose_encoding_lacks_its_characters(storage: str) -> None:
-    keep_text(write_run(storage, "mine"), "caf\u00e9 \u2713\n")
-    variables = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "plugin_core.cli", "logs", "mine"]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (0, "caf? ?\n"), done.stderr
 
 
 def test_an_empty_storage_has_no_runs(storage: str, raytrain: Raytrain, monkeypatch: pytest.MonkeyPatch) -> None:

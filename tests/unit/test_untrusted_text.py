@@ -1,6 +1,7 @@
 """Text from a run, a report or a file stays text: no terminal, page, link or import acts on it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from plugin_core.supervisor import report
 from plugin_core.supervisor.follower import Event, Follower
 from prefect_integration import hooks
 from tests.support.fake_steps import spec_at
+from tests.support.kept_logs import keep_text
+from tests.support.written_runs import write_run
 
 
 def test_a_path_in_a_runs_file_is_followed_only_inside_the_run(tmp_path: Path) -> None:
@@ -129,6 +132,13 @@ def test_the_command_imports_no_file_of_the_current_folder(tmp_path: Path) -> No
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "expected a run directory" in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_log_is_shown_in_a_terminal_whose_encoding_lacks_its_characters(tmp_path: Path) -> None:
+    keep_text(write_run(str(tmp_path), "mine"), "caf\u00e9 \u2713\n")
+    command = [sys.executable, "-m", "plugin_core.cli", "logs", str(tmp_path / "mine")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "caf? ?\n"), done.stderr
 
 
 def test_a_spec_files_name_becomes_the_runs_name(tmp_path: Path) -> None:
