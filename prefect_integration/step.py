@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ from prefect_integration.visibility import Board, show_asset
 #: Seconds between two checks of the flow run's state: Prefect interrupts neither submitted nor mapped tasks, nor a flow
 #: without a runner.
 CANCEL_POLL_S = 3.0
+#: Seconds between two checks for a Ctrl-C that ended the flow around a submitted or mapped task.
+INTERRUPT_POLL_S = 0.5
 #: Errors of requests to Prefect's server. They say nothing about the job, which continues.
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
@@ -66,6 +69,8 @@ class Step:
         self._rundir: RunDir | None = None
         self._supervisor: Supervisor | None = None
         self._board: Board | None = None
+        # a task that is called or awaited there is interrupted itself
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
         #: the flow run whose cancel ended this step
         self.cancelled_by: UUID | None = None
 
@@ -85,7 +90,7 @@ class Step:
     async def follow(self) -> StepResult:
         """Follow the run to its result. Raises StepError, SpecError, ClusterUnreachableError or StorageError."""
         supervisor, board, call = await self._begin()
-        companion = asyncio.create_task(self._accompany(supervisor, board, call))
+        companions = asyncio.gather(self._accompany(supervisor, board, call), self._watch_keyboard(supervisor))
         try:
             result = await supervisor.run()
         except StepError as exc:
@@ -94,8 +99,8 @@ class Step:
                 _close_without_runner(self.cancelled_by)
             raise
         finally:
-            companion.cancel()
-            await asyncio.gather(companion, return_exceptions=True)
+            companions.cancel()
+            await asyncio.gather(companions, return_exceptions=True)
         show_asset(self._spec, result)
         await self._tell_prefect(board.finish(result))
         return result
@@ -179,6 +184,16 @@ class Step:
             except SERVER_ERRORS as exc:
                 self.logger.debug("Prefect's server did not answer; the job continues: %s", exc)
                 await asyncio.sleep(CANCEL_POLL_S)
+
+    async def _watch_keyboard(self, supervisor: Supervisor) -> None:
+        """Concurrently with the loop, in a submitted or mapped task: watch for a Ctrl-C. Only the main thread gets it, and
+        then waits for this task."""
+        while not self._in_main_thread:
+            if _main_thread_interrupted():
+                self.logger.warning("interrupted from the keyboard: stopping %s", self.rundir.uri)
+                supervisor.give_up()
+                return
+            await asyncio.sleep(INTERRUPT_POLL_S)
 
     async def _cancel_wanted(self) -> bool:
         try:
@@ -268,6 +283,17 @@ def _close_without_runner(flow_run_id: UUID) -> None:
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
         # not a daemon thread: the process waits for it at exit
         threading.Thread(target=close, name="raytrain-close").start()
+
+
+def _main_thread_interrupted() -> bool:
+    """Whether a Ctrl-C ended what the main thread did, and it now leaves `with` blocks, such as the task runner's."""
+    handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
+    # Python 3.11 gives `sys.exc_info()`, later ones the exception
+    error = handled[1] if isinstance(handled, tuple) else handled
+    if isinstance(error, asyncio.CancelledError):  # what asyncio makes of a Ctrl-C
+        runner = getattr(getattr(signal.getsignal(signal.SIGINT), "func", None), "__self__", None)
+        return getattr(runner, "_interrupt_count", 0) > 0
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _sigterm_seen() -> threading.Event:

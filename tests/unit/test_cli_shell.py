@@ -195,7 +195,7 @@ def test_the_table_of_exit_codes_is_that_of_the_errors_and_of_the_docs(raytrain:
 
 
 def test_the_docs_name_every_command_with_every_option() -> None:
-    page = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/cli.md").read_text().partition("## Commands")[2].partition("\n## ")[0]
 
     def commands(group: Any, before: str) -> list[tuple[str, Any]]:
         found = []
