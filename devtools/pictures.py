@@ -1,6 +1,6 @@
 """python -m devtools.pictures: draw docs/images/*.svg, what `raytrain` shows in a terminal, from real runs.
 
-Takes about two minutes. Each picture is what the commands wrote; only the folder's name is shortened.
+Takes about two minutes. Each picture is what the commands wrote; only the names of this machine's folders are shortened.
 """
 
 from __future__ import annotations
@@ -85,12 +85,18 @@ class Terminal:
                 for line in stream:
                     text = printed(line)
                     if text is not None:
-                        self._lines.append(Text.from_ansi(text.replace(str(self._folder), "~")))
+                        self._lines.append(Text.from_ansi(self._shortened(text)))
                         each(text)
             except OSError:  # what a terminal reports once its last process has ended
                 pass
         if code := process.wait():
             raise RuntimeError(f"`{command}` ended with {code}: {self._lines[-1].plain}")
+
+    def _shortened(self, text: str) -> str:
+        folders = {str(self._folder): "~", sys.prefix: "~/.venv", str(ROOT): "~/ray-train-workflows"}
+        for folder, short in folders.items():
+            text = text.replace(folder, short)
+        return text
 
     def draw(self, name: str, title: str) -> None:
         console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
@@ -125,7 +131,7 @@ def killer(pids: Callable[[], list[int]]) -> Callable[[str], None]:
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pictures-") as name:
         folder = Path(name)
-        for file, spec in (("digits", training(30)), ("long", training(60)), ("judge", evaluation(folder, 0.95))):
+        for file, spec in (("digits", training(30)), ("long", training(40)), ("judge", evaluation(folder, 0.95))):
             (folder / f"{file}.yaml").write_text(yaml.safe_dump(spec))
         with environment({"RAY_STORAGE": str(folder / "ray_results")}), embedded_head(folder / "home") as head:
             terminal = Terminal(folder)

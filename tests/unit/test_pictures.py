@@ -1,5 +1,6 @@
 """The pictures of a terminal: what is kept of what a command writes to it, and that the files are fit to be shown."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_a_picture_shows_the_command_and_what_it_wrote_without_the_folders_name(
     drawn = (tmp_path / "picture.svg").read_text().replace("&#160;", " ")
     assert "$ raytrain status nothing" in drawn
     assert "no runs in ~/ray_results" in drawn
+    assert terminal._shortened(f"{sys.prefix}/lib and {pictures.ROOT}/docs") == "~/.venv/lib and ~/ray-train-workflows/docs"
     assert "http" not in drawn.replace("http://www.w3.org/2000/svg", "").replace("https://www.textualize.io", "")
 
 
@@ -41,4 +43,5 @@ def test_a_picture_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyt
 
 def test_the_pictures_of_the_docs_are_small() -> None:
     found = [*pictures.IMAGES.glob("*.svg")]
+    assert {file.stem for file in found} == {"run-healthy", "run-killed", "run-outcome"}
     assert all(file.stat().st_size <= pictures.BYTES for file in found), found
