@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 from airflow_provider.testing import AirflowServer
 from plugin_core import CheckpointRef
@@ -153,7 +154,17 @@ def follow(
     failed = [task_id for task_id, state in states.items() if state not in ("success", "skipped")]
     for task_id in failed:
         print(f"--- log of {task_id} ({states[task_id]})\n{airflow.task_log(dag_id, run_id, task_id)[-6000:]}")
-    return ({} if failed else {task_id: airflow.xcom(dag_id, run_id, task_id) for task_id in done}), deferred
+    return ({} if failed else {task_id: returned(airflow, dag_id, run_id, task_id) for task_id in done}), deferred
+
+
+def returned(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> Any:
+    """What a task returned; None where that was nothing, of which Airflow keeps nothing."""
+    try:
+        return airflow.xcom(dag_id, run_id, task_id)
+    except HTTPError as exc:
+        if exc.code != 404:
+            raise
+        return None
 
 
 def started(airflow: AirflowServer, dag_id: str, timeout_s: float = 120) -> str:
