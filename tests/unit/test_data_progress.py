@@ -94,5 +94,9 @@ def test_an_evaluation_tells_how_many_rows_are_done_also_as_a_part_of_a_retraini
         for checkpoint in (spec.checkpoint, CheckpointRef(uri=str(tmp_path))):
             metrics, _, _ = step._by_predictor(context, spec, checkpoint)
             assert (metrics["rows"], metrics["accuracy"]) == (35, 1.0)
-    each = [f"evaluating{which}: {rows} rows so far" for which in ("", " the other") for rows in (10, 30, 35, 35)]
+    each = [
+        f"evaluating{which}: {rows} rows so far"
+        for which in ("", " the checkpoint to compare with")
+        for rows in (10, 30, 35, 35)
+    ]
     assert [phase_in_words(entry) for entry in JournalReader(outer)] == 2 * each

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import traceback
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor import uploads
+from plugin_core.supervisor import preparation, supervisor, uploads
 from plugin_core.supervisor.events import Event, Line
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
@@ -40,11 +41,18 @@ def test_a_missing_working_dir_names_the_field_and_the_corrected_spec_runs_under
     assert cluster.runtime_envs[0]["working_dir"] == f"gcs://{name}"
 
 
+async def _later(upload: Coroutine[Any, Any, Any]) -> Any:
+    await asyncio.sleep(0.05)
+    return await upload
+
+
 @pytest.mark.parametrize("slow", [True, False])
 def test_an_upload_that_takes_a_while_is_told_with_its_size_and_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     monkeypatch.setattr(uploads, "TOLD_AFTER_S", 0.0 if slow else 60.0)
+    for module in (supervisor, preparation):
+        monkeypatch.setattr(module, "tell_if_slow", lambda upload, *more: uploads.tell_if_slow(_later(upload), *more))
     (tmp_path / "code").mkdir()
     (tmp_path / "code/data").write_bytes(random.Random(1).randbytes(1_160_000))
     lines: list[Line] = []
