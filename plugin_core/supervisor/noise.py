@@ -1,6 +1,6 @@
 """Which lines of a job's log an engine's log leaves out. The job's own log keeps all (`raytrain logs RUN`).
 
-Left out is what is known, each for a reason. Everything else is shown, warnings and errors too.
+Left out is what is known, each for a reason. Everything else is shown, warnings and errors too, some of them shortened.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KNOWN = {
     r"(Starting execution|Execution plan) of Dataset ": "progress of each dataset, all the time",
     r"\S+\s+Dataset \S+ execution finished in ": "progress of each dataset, all the time",
     r"(\S+ \S+\s+\w+ \S+ -- )?Progress bars disabled\.": "they are off on purpose: each redraw would be a line",
+    r"(\S+ \S+\s+INFO \S+ -- )?Progress will be logged because ": "they are off on purpose",
     r"Tip: Use `take_batch\(\)` instead ": "advice for a terminal",
     # complaints of Ray about itself, in healthy runs
     r"\[[^]]+\] (\(\S+\) )?core_worker(_process)?\.cc:\d+: ": "an actor that is not meant to restart; lost connections",
@@ -43,6 +44,12 @@ KNOWN = {
     # after a cancel
     r"(\[[^]]+\] )?(\S+\.cc:\d+: )?\*\*\* SIG[A-Z]+ received at time=": "the C++ stack of a process told to stop",
     r"(\[[^]]+\] )?(\S+\.cc:\d+: )?(PC:|\s*)\s*@ +0x[0-9a-f]+ ": "the C++ stack of a process told to stop",
+}
+#: A message of many sentences → what is left of it.
+SHORTENED = {
+    r"A worker died or was killed while executing a task by an unexpected system error\. .*\bWorker PID: (\d+) .*": (
+        r"the process \1 was killed (SIGKILL, or out of memory) or crashed"
+    ),
 }
 #: The first line of a block → the first line after it, and why nobody misses the block.
 BLOCKS = {
@@ -64,6 +71,7 @@ LOOKED_AT = 1000
 _PROCESS = re.compile(r"\((?P<name>[\w.:*<>()-]+(?: pid=\d+)?(?:, ip=[\d.:a-f]+)?|raylet|pid=\w+)\) ?(?P<said>.*)")
 _KNOWN = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
 _BLOCKS = [(re.compile(begin), re.compile(end)) for begin, (end, _) in BLOCKS.items()]
+_SHORTENED = [(re.compile(pattern), left) for pattern, left in SHORTENED.items()]
 _TRACEBACKS = re.compile("|".join(TRACEBACKS))
 #: Within a traceback: its frames, and what leads to the next one of a chain.
 _FRAMES = re.compile(r"\s|$|Traceback \(most recent call last\)")
@@ -84,7 +92,7 @@ class Filter:
         self._tracebacks: dict[str, bool] = {}
 
     def kept(self, lines: Iterable[str]) -> list[str]:
-        return [line for line in lines if line.strip() and self._keeps(*_parts(line))]
+        return [_shorter(line) for line in lines if line.strip() and self._keeps(*_parts(line))]
 
     def _keeps(self, process: str, said: str) -> bool:
         if self._in_block(process, said) or self._in_traceback(process, said):
@@ -114,6 +122,12 @@ class Filter:
             return False
         self._tracebacks[process] = not _FRAMES.match(said) and not _CHAINED.match(said)
         return True
+
+
+def _shorter(line: str) -> str:
+    for pattern, left in _SHORTENED:
+        line = pattern.sub(left, line, count=1) if len(line) < 2 * LOOKED_AT else line
+    return line
 
 
 def worst(lines: Iterable[str]) -> tuple[str, int]:
