@@ -88,10 +88,15 @@ def _airflow() -> Iterator[str]:
     yield _arguments(operators.RayStepOperator.__init__, own, operators.RayStepOperator)
 
 
+def _kinds() -> list[step_kinds.StepKind]:
+    """Those of this package; others may declare their own."""
+    return [kind for kind in step_kinds._KINDS.values() if kind.spec.__module__.startswith("plugin_core.")]
+
+
 def _prefect() -> Iterator[str]:
     yield "## Prefect\n"
     yield "| task | takes | returns |\n|---|---|---|"
-    for kind in step_kinds._KINDS.values():
+    for kind in _kinds():
         assert hasattr(tasks, kind.name), kind.name
         yield f"| `{kind.name}`, awaited `a{kind.name}` | {_link(kind.spec)} | `{kind.result.__name__}` |"
     yield "| `run_step`, awaited `arun_step` | any of these | its result |\n"
@@ -108,7 +113,7 @@ def _promotion() -> Iterator[str]:
 def _steps() -> Iterator[str]:
     yield f"## Every step\n\n{_fields(StepSpec, StepSpec.model_fields)}"
     yield f"## Steps\n\n### Evaluation\n\n{_fields(Evaluation, _own(Evaluation, StepSpec))}"
-    for kind in step_kinds._KINDS.values():
+    for kind in _kinds():
         base = Evaluation if issubclass(kind.spec, Evaluation) else StepSpec
         beside = f"The fields of {_link(Evaluation)}, and:\n\n" if base is Evaluation else ""
         yield f"### {kind.spec.__name__}\n\n{beside}{_fields(kind.spec, _own(kind.spec, base))}"
@@ -116,7 +121,7 @@ def _steps() -> Iterator[str]:
 
 def _parts() -> Iterator[str]:
     yield "## Parts of steps\n"
-    specs: list[type[BaseModel]] = [StepSpec, Evaluation, *(kind.spec for kind in step_kinds._KINDS.values())]
+    specs: list[type[BaseModel]] = [StepSpec, Evaluation, *(kind.spec for kind in _kinds())]
     found: dict[type[BaseModel], None] = {}
     while specs:
         for part in _models(specs.pop(0)):
