@@ -174,6 +174,6 @@ def start(client: SyncPrefectClient, deployment: str, storage: Path) -> Run:
 def only_run(client: SyncPrefectClient, storage: Path) -> Run:
     """The flow run that keeps its steps in this storage."""
     wait_until(lambda: any(storage.glob("*--*")), "a run directory")
-    (folder,) = storage.glob("*--*")
-    (flow_run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(id={"any_": [folder.name.split("--")[0]]}))
+    (flow_run_id,) = {folder.name.split("--")[0] for folder in storage.glob("*--*")}
+    (flow_run,) = client.read_flow_runs(flow_run_filter=FlowRunFilter(id={"any_": [flow_run_id]}))
     return Run(client, flow_run.id, storage)
