@@ -12,8 +12,8 @@ from typing import Any
 from plugin_core.errors import AliasMovedError, PromotionRefusedError, SpecError
 from plugin_core.registry.base import ModelVersion, Registry
 from plugin_core.runs.age import made_at
-from plugin_core.runs.history import is_time
 from plugin_core.runs.pins import home_of, pin
+from plugin_core.specs.json_values import is_time
 from plugin_core.specs.parse import parse_result
 from plugin_core.specs.references import check_model_name, check_registry, is_mlflow
 from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult

@@ -4,10 +4,10 @@ engine trains again, because somebody cleared it, is not a newer one."""
 from __future__ import annotations
 
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import is_time
 from plugin_core.runs.journal import iter_reports
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.pins import home_of
+from plugin_core.specs.json_values import is_time
 from plugin_core.storage.location import Location
 
 

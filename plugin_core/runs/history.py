@@ -22,23 +22,6 @@ COUNTERS = {
     "iteration": ("iterations", "num_iterations", "num_boost_round"),
 }
 
-#: A counter beyond this (or NaN) counts nothing.
-MOST = 10**15
-
-
-def is_count(value: Any) -> bool:
-    """Whether a metric can be counted with: anybody may report integers that no float can hold."""
-    return is_number(value) and abs(value) < MOST
-
-
-#: A time beyond this (in the year 2096) is nonsense.
-LATEST = 4e9
-
-
-def is_time(value: Any) -> bool:
-    """Whether a file tells a time sensibly, in seconds since the epoch."""
-    return is_number(value) and 0 <= value < LATEST
-
 
 @dataclass
 class History:

@@ -14,8 +14,9 @@ from typing import Any
 from plugin_core.errors import TERMINATED, RayTrainWorkflowsError, from_outcome
 from plugin_core.runs.attempts import FOLDER, Attempts, file_name
 from plugin_core.runs.directory import AttemptEnd, RunDir
-from plugin_core.runs.history import COUNTERS, is_count
+from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import index_of, last_report
+from plugin_core.specs.json_values import is_count
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS, parallel
 

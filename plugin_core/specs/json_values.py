@@ -10,6 +10,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+#: A counter beyond this (or NaN) counts nothing.
+MOST = 10**15
+#: A time beyond this (in the year 2096) is nonsense.
+LATEST = 4e9
+
 
 def json_safe(value: Any) -> Any:
     """`value` as JSON data: numpy and torch scalars become numbers, arrays lists, NaN and Inf None, the rest `str`."""
@@ -63,3 +68,13 @@ def flat(value: Any, separator: str = ".", prefix: str = "") -> dict[str, Any]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a metric can be counted with: anybody may report integers that no float can hold."""
+    return is_number(value) and abs(value) < MOST
+
+
+def is_time(value: Any) -> bool:
+    """Whether a file tells a time sensibly, in seconds since the epoch."""
+    return is_number(value) and 0 <= value < LATEST

@@ -13,8 +13,8 @@ from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.errors.plain_text import plain
 from plugin_core.runs.directory import Phase, Position, Receipt, RunDir
-from plugin_core.runs.history import is_time
 from plugin_core.runs.journal import JournalReader
+from plugin_core.specs.json_values import is_time
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.decide import Action, Do, Job
 from plugin_core.supervisor.events import Event, Listener, Log

@@ -6,7 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugin_core.runs.history import COUNTERS, is_count, is_time
+from plugin_core.runs.history import COUNTERS
+from plugin_core.specs.json_values import is_count, is_time
 
 #: The rate is averaged over this many reports: it follows a change, but one slow report hardly affects it.
 WINDOW = 20

@@ -18,8 +18,9 @@ from plugin_core.ray_internals.controller import (
     worker_processes,
 )
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import COUNTERS, is_count
+from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import JournalWriter
+from plugin_core.specs.json_values import is_count
 
 logger = logging.getLogger(__name__)
 
