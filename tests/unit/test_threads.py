@@ -25,6 +25,8 @@ class Hanging:
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._answers = threading.Event()
+        #: counts the calls that opened one, and so have to wait
+        self.hung = threading.Semaphore(0)
 
     def put(self, path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +43,7 @@ class Hanging:
 
     def open(self, file: Any, *arguments: Any, **keywords: Any) -> int:
         if str(file) in self._files:
+            self.hung.release()
             self._answers.wait()
         return os_open(file, *arguments, **keywords)
 
@@ -67,10 +70,13 @@ def test_a_storage_that_hangs_holds_up_no_other_storage(tmp_path: Path, hanging:
         waiting = [asyncio.create_task(threads(hung.read)) for _ in range(calls)]
         await asyncio.sleep(0)
         answer = await Threads.of(str(there))(Location(str(there / "file")).read)
+        for _ in range(64):
+            assert await asyncio.to_thread(hanging.hung.acquire, timeout=30)
         assert not any(task.done() for task in waiting)
         hanging.release()
         ended = await asyncio.gather(*waiting, return_exceptions=True)
         assert ended == [None] * calls, "nobody is left waiting"
+        assert not hanging.hung.acquire(blocking=False), "the others waited for a thread"
         return answer
 
     assert asyncio.run(both()) == b"here"
