@@ -42,7 +42,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing (about two minutes) ..."
-	@$(PIP) install --no-compile --no-deps -r constraints.txt # the whole environment, resolved: nothing is left to find out
+	@# the whole environment, resolved: nothing is left to find out, and two can install at once
+	@grep -v '^#' constraints.txt | xargs -P 2 -n 40 $(PIP) install --no-compile --no-deps
 	@$(PIP) install --no-compile --no-deps -e .
 	@touch $@ $(VENV)/.demo
 

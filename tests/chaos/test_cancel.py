@@ -17,15 +17,8 @@ from plugin_core.supervisor.supervisor import acancel, run_sync
 ONE = ScalingConfig(num_workers=1)
 
 
-@pytest.mark.parametrize(
-    "phase",
-    [
-        pytest.param("pending", marks=pytest.mark.slow),
-        pytest.param("starting", marks=pytest.mark.slow),
-        "training",
-        pytest.param("uploading", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["pending", "starting", "training", "uploading"])
 def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
     """Twice at once; when it returns nothing of the run is alive, and a later call continues where it was."""
     # a server that takes the connection and does not answer: the job is pending until it is closed, which Ray waits for

@@ -70,8 +70,8 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
 def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail) -> None:
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
-        cluster = LocalCluster(num_cpus=3)
-        running = Running(spec_at(tmp_path, trail.file), cluster)
+        cluster = LocalCluster(num_cpus=2)
+        running = Running(spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1)), cluster)
         try:
             trail.wait_for(5)
             first = local_head.current()

@@ -73,6 +73,7 @@ def test_a_run_on_another_cloud_continues_after_its_driver_is_killed(
         assert Path(folder, "state.json").exists()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_the_last_checkpoint_is_kept(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:

@@ -39,11 +39,11 @@ def test_a_cancel_stops_the_job_of_a_task_that_a_served_flow_calls(
     cancelled(start(client, "direct/served", storage))
 
 
-@slow
 def test_a_cancel_stops_the_job_of_a_submitted_task(client: SyncPrefectClient, served: Process, storage: Path) -> None:
     cancelled(start(client, "submitted/served", storage))
 
 
+@slow
 def test_a_cancel_stops_the_jobs_of_mapped_tasks(client: SyncPrefectClient, served: Process, storage: Path) -> None:
     cancelled(start(client, "mapped/served", storage), steps=2)
 

@@ -19,6 +19,8 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.storage.location import be_patient
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def here() -> Iterator[None]:
@@ -93,7 +95,6 @@ def judge(checkpoint: Any, dataset: Any) -> dict[str, float]:
     return {"rows": len(scaled), "largest": float(scaled.max())}
 
 
-@pytest.mark.slow
 def test_parts_shards_and_a_preprocessor_saved_with_the_checkpoint(tmp_path: Path) -> None:
     file = str(tmp_path / "x.parquet")
     pyarrow.parquet.write_table(pa.table({"x": np.arange(400, dtype=np.float64)}), file)

@@ -42,7 +42,8 @@ def dag_folder(parent: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("where", ["local", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["local", "s3"])
 def test_a_step_runs_whatever_characters_the_paths_of_its_storage_and_code_have(
     tmp_path: Path, cluster: LocalCluster, s3: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
