@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -19,7 +20,8 @@ from plugin_core.errors import ClusterUnreachableError
 from plugin_core.errors.plain_text import plain
 
 
-@pytest.mark.parametrize("mode", ["black hole", pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["black hole", 500])
 def test_the_job_finishes_while_its_api_is_down(
     tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,6 +47,29 @@ def test_the_job_finishes_while_its_api_is_down(
     assert told == [line for line in there.splitlines() if line], "no line of the log is told twice, none is lost"
     assert sum("result: {" in line for line in told) == 1
     assert [event.data["metrics"]["step"] for event in running.events if event.kind == "report"][-1] == 39
+
+
+@pytest.mark.smoke
+def test_a_job_finishes_though_its_storage_and_then_its_api_are_away(
+    s3: str, trail: Trail, head: Head, proxy: Callable[[str], Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
+    store, api = proxy("http://" + dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]), proxy(head.address)
+    storage = f"s3://runs/both-away?endpoint_override=127.0.0.1:{store.port}&scheme=http"
+    cluster = RayCluster(f"http://127.0.0.1:{api.port}", head.token, python="python")
+    one = ScalingConfig(num_workers=1)
+    running = Running(spec_at(storage, trail.file, scaling_config=one, loop={"steps": 30}), cluster)
+    trail.wait_for(4)
+    store.set(503)
+    wait_until(lambda: store.requests_answered > 3)
+    store.set("forward")
+    trail.wait_for(8)
+    api.set("black hole")
+    wait_until(lambda: any("cannot be queried" in text for text in running.texts()))
+    api.set("forward")
+    assert running.result().metrics["total"] == sum(range(30))
+    assert running.rundir.receipts() == [1]
+    assert trail.steps() == list(range(30)), "the training was never begun again"
 
 
 def log_of(head: Head, submission_id: str) -> str:

@@ -22,7 +22,8 @@ from tests.support.clouds import AZURE_VARIABLE, GCS_VARIABLE
 ONE = ScalingConfig(num_workers=1)
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [5, 30])
 def test_s3_answers_503_for_a_while_as_checkpoints_are_written(
     s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy], seconds: int
 ) -> None:

@@ -15,8 +15,12 @@ from tests.e2e.airflow_scenario import STEPS, Make, Scenario
 # ---- re-attach
 
 
-def test_sigkill_of_the_task_process_right_after_the_submit(scenario: Make) -> None:
-    it = scenario("deferred").begin("die", "go")
+def test_sigkill_of_the_task_process_right_after_the_submit_and_then_of_the_triggerer(scenario: Make) -> None:
+    it = scenario("deferred").begin("die").held()
+    wait_until(lambda: it.state() == "deferred", 60)
+    it.airflow.kill("triggerer")
+    it.airflow.start("triggerer")
+    it.go()
     it.succeeds([1], repeated=0)
 
 
@@ -25,14 +29,6 @@ def test_sigkill_of_the_task_process_mid_run_when_synchronous(scenario: Make) ->
     it = scenario("synchronous").begin().held()
     os.kill(int((it.folder / "task.pid").read_text()), signal.SIGKILL)
     wait_until(lambda: it.airflow.task(it.dag_id, it.run_id, "train")["try_number"] == 2)
-    it.go()
-    it.succeeds([1], repeated=0)
-
-
-def test_sigkill_of_the_triggerer(scenario: Make) -> None:
-    it = scenario("deferred").begin().held()
-    it.airflow.kill("triggerer")
-    it.airflow.start("triggerer")
     it.go()
     it.succeeds([1], repeated=0)
 

@@ -109,6 +109,7 @@ def listed(head: Head, submission_id: str) -> bytes:
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 def test_secrets_reach_every_process_of_a_job_and_nowhere_that_others_read(tmp_path: Path, head: Head) -> None:
     key, file = canary("variable"), canary("file")
     cluster = cluster_with(head, key, file, OTHER="of the cluster", THIRD="of the cluster")

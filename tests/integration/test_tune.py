@@ -73,6 +73,7 @@ def table(result: Any) -> dict[int, dict[str, Any]]:
     return {row["config"]["train_loop_config"]["step"]: row for row in rows}
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_found_with_its_checkpoint(cluster: LocalCluster, tmp_path: Path) -> None:
     space = {"train_loop_config": {"step": {"grid_search": [2, 1]}}}
     given = spec(tmp_path, param_space=space)
