@@ -30,6 +30,9 @@ async def tell_outcome(rundir: RunDir, result: StepResult, tell: Listener) -> No
     for warning in result.warnings:
         tell(Event("outcome", f"warning: {warning}", level=logging.WARNING))
     look = f"{took}; more: `raytrain status {shlex.quote(rundir.uri)}`"
+    if not getattr(result, "passed", True):
+        # a failed gate is no error, but the rest of the chain does not run
+        tell(Event("outcome", lines.pop(0), level=logging.WARNING))
     tell(Event("outcome", "\n".join([*lines, look]), result.to_json()))
 
 

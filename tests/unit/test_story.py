@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plugin_core import LocalCluster, RunRef, TrainResult, run
+from plugin_core import EvaluateSpec, EvaluationResult, LocalCluster, RunRef, TrainResult, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.errors import UserCodeError
@@ -206,6 +206,22 @@ def test_a_result_is_returned_even_if_it_cannot_be_put_in_words(tmp_path: Path, 
     with FakeCluster(metrics={"loss": 0.5}) as cluster:
         assert run(spec_at(tmp_path), cluster, told.append, progress=False).metrics == {"loss": 0.5}
     assert told[-1].text.startswith("finished: loss=0.5\nattempt 1")
+
+
+def test_a_failed_gate_is_a_warning_and_the_rest_of_the_outcome_is_not(tmp_path: Path) -> None:
+    told: list[Event] = []
+    (tmp_path / "checkpoint").mkdir()
+    fields = {"evaluate": "devtools.steps:evaluate", "checkpoint": str(tmp_path / "checkpoint")}
+    spec = EvaluateSpec(**fields, thresholds={"accuracy": {"min": 0.95}}).with_name("gate", str(tmp_path))
+    gate = RunDir.at(f"{tmp_path}/gate")
+    gate.write_spec(spec)
+    failed = {"accuracy": "0.9 < min 0.95 (by 0.05)"}
+    result = EvaluationResult(run=RunRef(uri=gate.uri, name="gate"), passed=False, failed=failed, metrics={"accuracy": 0.9})
+    run_sync(outcome.tell_outcome(gate, result, told.append))
+    assert [(event.text.split("\n")[0], event.level) for event in told] == [
+        ("failed: accuracy 0.9 < min 0.95 (by 0.05)", logging.WARNING),
+        ("metrics: accuracy=0.9", logging.INFO),
+    ]
 
 
 def test_a_failure_is_told_after_what_led_to_it_and_says_where_to_look(tmp_path: Path) -> None:
