@@ -18,7 +18,7 @@ from devtools.sampling import Sampler
 from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
 from plugin_core import RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
-from plugin_core.clusters.local_head import MARK, end_head, marked_processes
+from plugin_core.clusters.local_head import MARK, RAYLET_IS_LATE, end_head, marked_processes
 from plugin_core.clusters.local_head_keeper import free_ports, ray_head_command, ray_head_environment
 
 
@@ -81,9 +81,17 @@ class OwnHead:
         return [node["node_id"] for node in nodes]
 
     def _start(self, command: list[str], nodes: int) -> None:
-        log = (self._folder / f"node-{len(self.nodes)}.log").open("wb")
-        self.nodes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True))
-        wait_for_nodes(self.address, self.token, nodes, self.nodes[-1])
+        while True:
+            log = self._folder / f"node-{len(self.nodes)}.log"
+            with log.open("wb") as out:
+                node = subprocess.Popen(command, env=self.environment, stdout=out, stderr=out, start_new_session=True)
+            self.nodes.append(node)
+            try:
+                return wait_for_nodes(self.address, self.token, nodes, node)
+            except RuntimeError:
+                # as the embedded head does, and as Kubernetes would
+                if RAYLET_IS_LATE not in log.read_text(errors="replace"):
+                    raise
 
     def processes(self) -> list[psutil.Process]:
         return marked_processes(self.mark, *(node.pid for node in self.nodes))

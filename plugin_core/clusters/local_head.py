@@ -35,6 +35,9 @@ from plugin_core.storage.stored_files import parse
 T = TypeVar("T")
 
 START_TIMEOUT_S = 120.0
+#: What Ray says when its raylet has not registered within 30 s, which are fixed (`ray._private.node`). A busy machine takes
+#: longer the first time, when nothing of Ray is in memory yet.
+RAYLET_IS_LATE = "node timed out during startup"
 MARK = "RAYTRAIN_LOCAL_HEAD"
 #: The prefix of a head's temporary folder.
 TEMP_PREFIX = "rtw-"
@@ -165,34 +168,41 @@ def stop() -> bool:
 
 
 def _start(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float) -> Head:
-    command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(folder), str(idle_timeout_s)]
-    command += [str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
+    deadline = time.monotonic() + START_TIMEOUT_S
     log = folder / "head.log"
+    while True:
+        keeper = _start_keeper(_keeper_command(folder, num_cpus, num_gpus, idle_timeout_s), log)
+        while keeper.poll() is None and time.monotonic() < deadline:
+            if (folder / "state.json").exists():
+                head = current()
+                if head is not None and head.keeper_pid == keeper.pid:
+                    return head
+            time.sleep(0.1)
+        if keeper.poll() is None:
+            end_processes([psutil.Process(keeper.pid)])
+        _clear_stale(folder)
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+        if RAYLET_IS_LATE not in tail or time.monotonic() > deadline:
+            raise ClusterUnreachableError(f"cluster: the local Ray head did not start; {log} ends with:\n{tail}")
+
+
+def _keeper_command(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float) -> list[str]:
+    command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(folder), str(idle_timeout_s)]
+    return [*command, str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
+
+
+def _start_keeper(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "AIRFLOW__"))}
-        keeper = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             start_new_session=True,
             env=environment,
-            cwd=folder,
+            cwd=log.parent,
         )
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if keeper.poll() is not None:
-            break
-        if (folder / "state.json").exists():
-            head = current()
-            if head is not None and head.keeper_pid == keeper.pid:
-                return head
-        time.sleep(0.1)
-    if keeper.poll() is None:
-        end_processes([psutil.Process(keeper.pid)])
-    _clear_stale(folder)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
-    raise ClusterUnreachableError(f"cluster: the local Ray head did not start; {log} ends with:\n{tail}")
 
 
 def _clear_stale(folder: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 
@@ -18,6 +19,7 @@ from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.specs.results import TrainResult
+from plugin_core.supervisor.supervisor import cancel
 from tests.support import framework_loops
 from tests.support.framework_table import INELASTIC
 
@@ -129,13 +131,17 @@ def test_continues_after_a_killed_worker_and_in_another_session_with_other_worke
     with pytest.raises(UserCodeError, match="the end of the first session"):
         run(spec, first.cluster())
     running = Running(spec, second.cluster())
-    if elastic:
-        wait_until(lambda: running.done() or (tmp_path / "marks" / "waiting").exists())
-    node = second.add_node(num_cpus=1)
+    node: list[psutil.Process] = []
     try:
+        if elastic:
+            wait_until(lambda: running.done() or (tmp_path / "marks" / "waiting").exists())
+        node = second.add_node(num_cpus=1)
         result = running.result()
     finally:
-        second.remove_node(node)
+        # the next framework needs all of this Ray
+        cancel(running.rundir, second.cluster())
+        if node:
+            second.remove_node(node)
     groups = {path.name for path in (tmp_path / "marks").glob("group-*")}
     one = {"group-2-0-of-1"} if elastic else set()
     assert groups == one | {f"group-{group}-{rank}-of-2" for group in range(3) for rank in range(2)}

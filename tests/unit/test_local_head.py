@@ -17,6 +17,7 @@ from plugin_core import LocalCluster
 from plugin_core.clusters import local_head, machine
 from plugin_core.clusters import local_head_keeper as keeper
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.errors import ClusterUnreachableError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import timings
@@ -210,3 +211,19 @@ def test_ports_of_a_head_are_free_and_no_outgoing_connection_is_given_one(monkey
     assert port not in ports
     monkeypatch.undo()
     assert all(keeper.LOWEST_PORT <= port < first for port in keeper.free_ports(9))
+
+
+def test_a_head_whose_raylet_is_late_is_started_again_and_any_other_failure_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "keeper.py"
+    script.write_text(
+        "import sys\n"
+        f"starts = open({str(tmp_path / 'starts')!r}, 'a+'); starts.write('x'); starts.seek(0)\n"
+        f"sys.exit('no such option' if starts.read() == 'xxx' else {'The current ' + local_head.RAYLET_IS_LATE!r})\n"
+    )
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(local_head, "_keeper_command", lambda *given: [sys.executable, str(script)])
+    with pytest.raises(ClusterUnreachableError, match=r"did not start; .* ends with:\nno such option"):
+        local_head.ensure()
+    assert (tmp_path / "starts").read_text() == "xxx"
