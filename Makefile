@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-tune      a search beside bare Ray Tune"
 	@echo "make bench-checkpoints checkpoints to storage and back, beside bare copies"
 	@echo "make bench-storage   what storage is asked, and what a day of it costs"
+	@echo "make bench-listing   raytrain ls over 300 runs on S3"
 	@echo "make bench-tracking  a training with and without trackers"
 	@echo "make bench-scale     a million reports, a resume over 1,000 checkpoints of 64 ranks, a job log of 1 GB"
 
@@ -102,6 +103,9 @@ bench-checkpoints: $(VENV)/.dev
 
 bench-storage: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.storage
+
+bench-listing: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.listing
 
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking

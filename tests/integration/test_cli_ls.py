@@ -7,10 +7,10 @@ import pyarrow
 from typer.testing import CliRunner
 
 from benchmarks.counting_s3 import counting_s3
+from devtools.written_runs import STATES, write_run
 from plugin_core.cli import app
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS, parallel
-from tests.support.written_runs import STATES, write_run
 
 RUNS = 90
 

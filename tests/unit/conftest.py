@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from devtools.written_runs import Raytrain
 from plugin_core import cli
-from tests.support.written_runs import Raytrain
 
 
 @pytest.fixture

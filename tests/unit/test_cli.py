@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from devtools.written_runs import STATES, Raytrain, write_run
 from plugin_core import RunRef, TrainResult, errors
 from plugin_core.runs import overview
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.overview import SILENT_S, WAITING_S, Overview
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS
-from tests.support.written_runs import STATES, Raytrain, write_run
 
 
 def age(path: Path, seconds: float) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from devtools.written_runs import Raytrain, write_run
 from plugin_core.cli import logs
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.runs.directory import AttemptEnd, RunDir
@@ -17,7 +18,6 @@ from plugin_core.runs.kept_log import DRIVER, log_folder
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 from tests.support.kept_logs import keep_text
-from tests.support.written_runs import Raytrain, write_run
 
 GONE = ("--address", "http://127.0.0.1:1")
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from devtools.chaos import wait_until
+from devtools.written_runs import STATES, Raytrain, write_run
 from plugin_core import cli, errors
 from plugin_core.cli import runs
 from plugin_core.cli.exit_codes import EXIT_CODES
@@ -27,7 +28,6 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import StorageError
 from plugin_core.runs.directory import AttemptEnd
 from plugin_core.storage.location import Location
-from tests.support.written_runs import STATES, Raytrain, write_run
 
 # ---- JSON
 

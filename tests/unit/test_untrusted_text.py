@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from devtools.written_runs import write_run
 from plugin_core import (
     EvaluationResult,
     RunRef,
@@ -27,7 +28,6 @@ from plugin_core.supervisor.follower import Event, Follower
 from prefect_integration import hooks
 from tests.support.fake_steps import spec_at
 from tests.support.kept_logs import keep_text
-from tests.support.written_runs import write_run
 
 
 def test_a_path_in_a_runs_file_is_followed_only_inside_the_run(tmp_path: Path) -> None:
