@@ -1,5 +1,6 @@
 """Train loops for the chaos tests: each step is written down as it begins, so lost and repeated ones are countable."""
 
+import itertools
 import json
 import os
 import time
@@ -24,7 +25,7 @@ def note(trail: str, **entry: Any) -> None:
 def stepping(config: dict[str, Any]) -> None:
     """Adds up the numbers of its steps, with a checkpoint every `every` steps, of `bytes` bytes and under the fixed
     directory name `name` where these are given; with `report_all` the steps between are reported too, and so come again
-    after a kill. At step `die_at` rank `die_rank` fails in the way of `die_how`."""
+    after a kill. At step `die_at` rank `die_rank` fails, as `die_how` says; step `hold_at` waits for the file `until`."""
     state = restore() or {"step": -1, "total": 0}
     rank = ray.train.get_context().get_world_rank()
     first, total = state["step"] + 1, state["total"]
@@ -32,6 +33,8 @@ def stepping(config: dict[str, Any]) -> None:
         note(config["trail"], rank=rank, step=step, first=first)
         if rank == config.get("die_rank", 0) and step == config.get("die_at"):
             _die(config)
+        while step == config.get("hold_at") and not Path(config["until"]).exists():
+            time.sleep(0.1)
         total += step
         time.sleep(config.get("step_s", 0.1))
         if (step + 1) % config["every"] == 0 or step + 1 == config["steps"]:
@@ -55,21 +58,25 @@ def _die(config: dict[str, Any]) -> None:
 
 
 def noticing(config: dict[str, Any]) -> None:
-    """`stepping` without a checkpoint but the one that a preemption notice asks for, and the last."""
+    """`stepping` without a checkpoint but the one that a preemption notice asks for, and the last; where `until` is given,
+    the last step is the first one from `steps` on that finds this file."""
     from plugin_core import PreemptionNotice
 
     state = restore() or {"step": -1, "total": 0}
     rank = ray.train.get_context().get_world_rank()
     first, total, notice = state["step"] + 1, state["total"], PreemptionNotice()
-    for step in range(first, config["steps"]):
+    for step in itertools.count(first) if "until" in config else range(first, config["steps"]):
         world = ray.train.get_context().get_world_size()
         note(config["trail"], rank=rank, step=step, first=first, world=world)
         total += step
         time.sleep(config.get("step_s", 0.1))
         came = notice.came()
-        if came or step + 1 == config["steps"] or config.get("always"):
+        last = step + 1 >= config["steps"] and ("until" not in config or Path(config["until"]).exists())
+        if came or last or config.get("always"):
             note(config["trail"] + ".saved", rank=rank, step=step, came=came)
             ray.train.report({"step": step, "total": total}, save({"step": step, "total": total}))
+        if last:
+            return
 
 
 def reading(config: dict[str, Any]) -> None:

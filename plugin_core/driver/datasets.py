@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,10 @@ def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, f
     if config.columns and config.guessed_format != "parquet" and config.path is not None:
         dataset = dataset.select_columns(config.columns)
     if config.split is not None:
-        dataset = dataset.filter(functools.partial(in_part, split=config.split))
+        with warnings.catch_warnings():
+            # Ray recommends an expression, and no expression hashes a row
+            warnings.filterwarnings("ignore", message="Use 'expr' instead of 'fn'")
+            dataset = dataset.filter(functools.partial(in_part, split=config.split))
     if config.shuffle_seed is not None:
         dataset = dataset.random_shuffle(seed=config.shuffle_seed)
     if for_pool:

@@ -53,7 +53,7 @@ class Overview:
 def overviews(storage: Location, known: Mapping[str, Overview] | None = None) -> list[Overview]:
     """The runs in a storage, the newest first; what cannot be read is told in its place. `known`: runs that need not be
     read again, by name. Raises StorageError if the storage itself cannot be listed."""
-    names = [name for name, version in storage.versions().items() if not version and not name.startswith(".")]
+    names = storage.folders()
     known = known or {}
     read = parallel(lambda name: known.get(name) or _in(storage, name), names, THREADS)
     return sorted(read, key=lambda run: (-(run.began or run.changed), run.name))

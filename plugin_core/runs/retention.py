@@ -57,7 +57,7 @@ def prunable(storage: Location, older_than: timedelta, also_results: bool = Fals
     checkpoint. Checkpoints named by any result in this storage are kept unless `also_results`.
     """
     results = {}
-    for name in storage.names():
+    for name in storage.folders():
         rundir = RunDir.at(storage.child(name).uri)
         if rundir.exists():
             results[rundir] = rundir.result()
@@ -77,7 +77,7 @@ def prunable(storage: Location, older_than: timedelta, also_results: bool = Fals
 
 def abort_uploads(storage: Location, older_than: timedelta) -> int:
     """Abort unfinished multipart uploads in runs that may be pruned (invisible but billed); returns their number."""
-    rundirs = (RunDir.at(storage.child(name).uri) for name in storage.names())
+    rundirs = (RunDir.at(storage.child(name).uri) for name in storage.folders())
     over = (run for run in rundirs if run.exists() and _is_over(run, run.result(), older_than))
     return sum(run.location.abort_uploads() for run in over)
 

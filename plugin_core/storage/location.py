@@ -162,6 +162,10 @@ class Location:
         always ""."""
         return self._listed(lambda: self.small_files.versions(self.path))
 
+    def folders(self) -> list[str]:
+        """Sorted names of the folders directly below this location, without those that begin with a dot."""
+        return sorted(name for name, version in self.versions().items() if not version and not name.startswith("."))
+
     def times(self) -> dict[str, float]:
         """When each file below this directory was written (seconds since the epoch, by the storage's clock), by relative
         path; empty if it does not exist. One listing, fit for a folder that others write to meanwhile."""

@@ -69,7 +69,7 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
     (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         uri = stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
-        loop = {**LOOP, "steps": 100, "step_s": 0.5}
+        loop = {**LOOP, "steps": 100, "step_s": 0.5, "hold_at": 90, "until": str(tmp_path / "go")}
         spec = spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri))
         running = Running(spec, cluster)
         trail.wait_for(5)
@@ -78,6 +78,7 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
         # twenty seconds, told by the training that goes on meanwhile
         wait_until(lambda: len(trail.entries()) >= before + 40)
         stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
+        (tmp_path / "go").touch()
         result = running.result()
         all_there(uri, running, 100)
         assert result.warnings == []

@@ -14,7 +14,7 @@ from plugin_core.cli import app
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.journal import JournalWriter
 from plugin_core.runs.pins import pin
-from plugin_core.runs.retention import checkpoints, prunable, prune
+from plugin_core.runs.retention import abort_uploads, checkpoints, prunable, prune
 from plugin_core.specs import parse_spec
 from plugin_core.storage.location import Location
 
@@ -56,6 +56,9 @@ def test_a_runs_checkpoints_are_listed_with_metrics_and_why_they_stay(tmp_path: 
 
 def test_prune_deletes_what_an_old_runs_result_does_not_name(tmp_path: Path) -> None:
     make_run(tmp_path)
+    (tmp_path / ".raytrain-storage.json").write_text("the proof of this storage")
+    (tmp_path / "notes.txt").write_text("a file beside the runs")
+    assert abort_uploads(Location.of(str(tmp_path)), DAY) == 0
     assert [name for _, name in prunable(Location.of(str(tmp_path)), DAY)] == [NAMES[0], NAMES[2]]
     assert [name for _, name in prunable(Location.of(str(tmp_path)), DAY, also_results=True)] == NAMES
 
