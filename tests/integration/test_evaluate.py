@@ -136,7 +136,7 @@ def mean_squares(checkpoint: Any, dataset: Any) -> dict[str, Any]:
             SpecError,
             "score_column: got 'q', not found in the predictor's output; expected one of row",
         ),
-        ({"label_column": "y"}, SpecError, "label_column: got 'y', which"),
+        ({"label_column": "y"}, SpecError, "label_column: got 'y', not found in"),
         ({"slices": ["row"]}, SpecError, "slices: got 'row' with 1120 values; expected at most 1000"),
     ],
 )
