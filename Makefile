@@ -7,6 +7,9 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
+# how many processes the tests run in
+PROCESSES ?= 2
+
 .PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
@@ -42,7 +45,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
-	@echo "installing (about two minutes) ..."
+	@echo "installing (about a minute) ..."
 	@# the whole environment, resolved: nothing is left to find out, and two can install at once
 	@grep -v '^#' constraints.txt | xargs -P 2 -n 40 $(PIP) install --no-compile --no-deps
 	@$(PIP) install --no-compile --no-deps -e .
@@ -134,10 +137,10 @@ test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j3 lint types fast
 
 fast: $(VENV)/.dev
-	$(BIN)/pytest -q -m "not slow" -n 2 --no-loadscope-reorder --durations=15
+	$(BIN)/pytest -q -m "not slow" -n $(PROCESSES) --no-loadscope-reorder --durations=15
 
 test-all: lint types azurite fuzz
-	$(BIN)/pytest -q -m "not smoke" -n 2 --no-loadscope-reorder --durations=30
+	$(BIN)/pytest -q -m "not smoke" -n $(PROCESSES) --no-loadscope-reorder --durations=30
 
 # Azure's storage for the tests, from npm; where that is missing, they are skipped. 3.35.0 is the last for Node before 21
 AZURITE = 3.35.0

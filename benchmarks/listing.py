@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.counting_s3 import ENVIRONMENT, counting_s3
-from devtools.written_runs import STATES, write_run
+from devtools.servers import s3_endpoint
+from devtools.written_runs import write_runs
 from plugin_core.storage.location import Location
-from plugin_core.storage.threads import parallel
 
 #: Seconds until an answer: what a small object of S3 takes within a region.
 LATENCY_S = 0.02
@@ -40,8 +40,8 @@ PAGE = 1000
 class MemoryS3:
     """The part of S3 that reading needs, from memory: GET, HEAD and ListObjectsV2 of one bucket."""
 
-    def __init__(self, objects: dict[str, bytes], latency_s: float):
-        self.objects, self._latency_s = objects, latency_s
+    def __init__(self, objects: dict[str, bytes]):
+        self.objects = objects
         self.asked = 0
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,7 +51,7 @@ class MemoryS3:
                 method, target, _ = line.split(" ")
                 named = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in headers)}
                 self.asked += 1
-                await asyncio.sleep(self._latency_s)
+                await asyncio.sleep(LATENCY_S)
                 writer.write(self._answer(method, target, named.get("range", "")))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -71,8 +71,6 @@ class MemoryS3:
         if span:
             first, _, last = span.removeprefix("bytes=").partition("-")
             begin, end = int(first), min(int(last or len(body) - 1), len(body) - 1)
-            if begin >= len(body):
-                return _http("416 Range Not Satisfiable", b"<Error><Code>InvalidRange</Code></Error>", method, {})
             where = {"Content-Range": f"bytes {begin}-{end}/{len(body)}"}
             return _http("206 Partial Content", body[begin : end + 1], method, where)
         return _http("200 OK", body, method, {})
@@ -83,14 +81,14 @@ class MemoryS3:
         keys, folders, last = [], [], ""
         more = False
         for key in sorted(key for key in self.objects if key.startswith(prefix) and key > after):
-            head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
-            if found and prefix + head + found in folders:
+            head, slash, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+            if slash and prefix + head + slash in folders:
                 last = key
                 continue
             if len(keys) + len(folders) == most:
                 more = True
                 break
-            (folders if found else keys).append(prefix + head + found if found else key)
+            (folders if slash else keys).append(prefix + head + slash if slash else key)
             last = key
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(self.objects[key])}</Size><ETag>&quot;0&quot;</ETag>"
@@ -112,7 +110,7 @@ def _http(status: str, body: bytes, method: str, headers: dict[str, str]) -> byt
 @contextmanager
 def served(objects: dict[str, bytes]) -> Iterator[tuple[int, MemoryS3]]:
     """Yields its port; it runs in a thread of this process, which does nothing else meanwhile."""
-    server, loop = MemoryS3(objects, LATENCY_S), asyncio.new_event_loop()
+    server, loop = MemoryS3(objects), asyncio.new_event_loop()
     listening = loop.run_until_complete(asyncio.start_server(server.connection, "127.0.0.1", 0, backlog=512))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -127,15 +125,9 @@ def written(runs: int) -> dict[str, bytes]:
     import boto3
 
     with counting_s3() as (uri, _):
-        storage = Location.of(uri).uri
-        states = [STATES[number % 5] if number % 3 == 0 else "succeeded" for number in range(runs)]
-        parallel(lambda number: write_run(storage, f"run-{number:03}", states[number]), range(runs))
-        bucket = boto3.resource("s3", endpoint_url=_endpoint(uri)).Bucket("runs")
+        write_runs(Location.of(uri).uri, runs)
+        bucket = boto3.resource("s3", endpoint_url=s3_endpoint(uri)).Bucket("runs")
         return {entry.key: entry.get()["Body"].read() for entry in bucket.objects.all()}
-
-
-def _endpoint(uri: str) -> str:
-    return "http://" + parse_qs(urlsplit(uri).query)["endpoint_override"][0]
 
 
 def main(runs: int) -> None:

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import psutil
 
@@ -80,6 +81,11 @@ def s3_server(log: Path, host: str = "127.0.0.1") -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def s3_endpoint(uri: str) -> str:
+    """The address of the S3 server in a storage URI, such as http://127.0.0.1:5000."""
+    return "http://" + parse_qs(urlsplit(uri).query)["endpoint_override"][0]
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.journal import JournalWriter
 from plugin_core.specs import parse_spec
 from plugin_core.storage.location import Location
+from plugin_core.storage.threads import parallel
 
 #: `raytrain` as from a shell: arguments → (exit code, stdout, stderr).
 Raytrain = Callable[..., tuple[int, str, str]]
@@ -41,3 +42,10 @@ def write_run(storage: str, name: str, state: str = "succeeded", reports: int = 
         rundir.cancel()
         rundir.record_end(1, AttemptEnd("cancelled", "the run was cancelled"))
     return rundir
+
+
+def write_runs(storage: str, count: int) -> list[str]:
+    """So many trainings, `run-000` and on, most of them succeeded, as in a storage that is in use. Returns their states."""
+    states = [STATES[number % 5] if number % 3 == 0 else "succeeded" for number in range(count)]
+    parallel(lambda number: write_run(storage, f"run-{number:03}", states[number]), range(count))
+    return states

@@ -31,7 +31,7 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
         from plugin_core.storage.location import Location, default_storage_path
 
         try:
-            names = Location.of(storage or default_storage_path()).names()
+            names = Location.of(storage or default_storage_path()).folders()
         except Exception:  # noqa: BLE001 - see above
             return
         found.extend(name for name in names if name.startswith(incomplete) and name[:1] != "." and _is_a_word(name))
@@ -87,7 +87,7 @@ def _is_path(run: str) -> bool:
 
 def _close(run: str, storage: Location) -> str:
     try:
-        return did_you_mean(run, storage.names())
+        return did_you_mean(run, storage.folders())
     except StorageError:
         return ""
 

@@ -7,12 +7,12 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from devtools.chaos import Proxy, Running, Trail, controllers, drivers, kill, nothing_left, spec_at, wait_until
 from devtools.ray_heads import OwnHead
+from devtools.servers import s3_endpoint
 from plugin_core import RayCluster, ScalingConfig
 from plugin_core.clusters import jobs_api
 from plugin_core.clusters.local_head import Head
@@ -54,7 +54,7 @@ def test_a_job_finishes_though_its_storage_and_then_its_api_are_away(
     s3: str, trail: Trail, head: Head, proxy: Callable[[str], Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
-    store, api = proxy("http://" + dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]), proxy(head.address)
+    store, api = proxy(s3_endpoint(s3)), proxy(head.address)
     storage = f"s3://runs/both-away?endpoint_override=127.0.0.1:{store.port}&scheme=http"
     cluster = RayCluster(f"http://127.0.0.1:{api.port}", head.token, python="python")
     one = ScalingConfig(num_workers=1)

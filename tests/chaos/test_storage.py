@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from devtools.chaos import Proxy, Running, Trail, drivers, kill, spec_at
+from devtools.servers import s3_endpoint
 from plugin_core import LocalCluster, ScalingConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.driver.fenced_filesystem import SNAPSHOT
@@ -27,7 +27,7 @@ ONE = ScalingConfig(num_workers=1)
 def test_s3_answers_503_for_a_while_as_checkpoints_are_written(
     s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy], seconds: int
 ) -> None:
-    gate = proxy("http://" + dict(parse_qsl(urlsplit(s3).query))["endpoint_override"])
+    gate = proxy(s3_endpoint(s3))
     storage = f"s3://runs/throttled-{seconds}?endpoint_override=127.0.0.1:{gate.port}&scheme=http"
     running = Running(spec_at(storage, trail.file, scaling_config=ONE), cluster)
     trail.wait_for(4)
@@ -55,8 +55,7 @@ def goes_on_after_its_driver_is_killed(running: Running, trail: Trail) -> Any:
 
 @pytest.mark.slow
 def test_a_run_on_s3fs_continues_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
-    endpoint = dict(parse_qsl(urlsplit(s3).query))["endpoint_override"]
-    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url=http://{endpoint}", trail.file), cluster)
+    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url={s3_endpoint(s3)}", trail.file), cluster)
     goes_on_after_its_driver_is_killed(running, trail)
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from airflow_provider.testing import AirflowServer
 from devtools.chaos import wait_until
-from devtools.servers import environment
+from devtools.servers import environment, s3_endpoint
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
 from tests.support.canaries import CommandLines, canary, found_in, found_under
@@ -236,8 +236,7 @@ def test_no_secret_is_left_anywhere(engine: str, place: Place, request: pytest.F
 
 def copy_of(place: Place, folder: Path) -> None:
     """All objects of the storage."""
-    endpoint = place.storage.partition("endpoint_override=")[2].partition("&")[0]
-    client = boto3.client("s3", endpoint_url=f"http://{endpoint}")
+    client = boto3.client("s3", endpoint_url=s3_endpoint(place.storage))
     prefix = place.storage.partition("://runs/")[2].partition("?")[0]
     pages = client.get_paginator("list_objects_v2").paginate(Bucket="runs", Prefix=prefix)
     keys = [each["Key"] for page in pages for each in page.get("Contents", [])]

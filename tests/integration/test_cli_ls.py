@@ -7,10 +7,10 @@ import pyarrow
 from typer.testing import CliRunner
 
 from benchmarks.counting_s3 import counting_s3
-from devtools.written_runs import STATES, write_run
+from devtools.written_runs import write_runs
 from plugin_core.cli import app
 from plugin_core.storage.location import Location
-from plugin_core.storage.threads import THREADS, parallel
+from plugin_core.storage.threads import THREADS
 
 RUNS = 90
 
@@ -18,9 +18,7 @@ RUNS = 90
 def test_ls_on_s3_takes_at_most_3_requests_a_run() -> None:
     with counting_s3() as (uri, requests):
         storage = Location.of(uri).uri
-        # as storages are: most runs are over
-        states = [STATES[number % 5] if number % 3 == 0 else "succeeded" for number in range(RUNS)]
-        parallel(lambda number: write_run(storage, f"run-{number:03}", states[number]), range(RUNS))
+        states = write_runs(storage, RUNS)
         requests.take()
         done = CliRunner().invoke(app, ["ls", storage, "--json"])
         assert done.exit_code == 0, done.output

@@ -1,6 +1,5 @@
 """Storage over a real S3 API."""
 
-import re
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import boto3
 import pytest
 
-from devtools.servers import s3_server
+from devtools.servers import s3_endpoint, s3_server
 from plugin_core import RunConfig, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError, StorageError
@@ -25,9 +24,7 @@ class TestS3(StorageContract):
 
 def by_s3fs(uri: str) -> str:
     """The same location through fsspec."""
-    endpoint = re.search(r"endpoint_override=([^&]+)", uri)
-    assert endpoint is not None
-    return f"s3fs{uri.partition('?')[0][2:]}?endpoint_url=http://{endpoint[1]}"
+    return f"s3fs{uri.partition('?')[0][2:]}?endpoint_url={s3_endpoint(uri)}"
 
 
 class TestS3fs(StorageContract):
@@ -38,9 +35,7 @@ class TestS3fs(StorageContract):
 
 @pytest.mark.parametrize("way", [str, by_s3fs])
 def test_an_absent_file_reads_as_absent_in_a_bucket_of_any_name(s3: str, way: Callable[[str], str]) -> None:
-    found = re.search(r"endpoint_override=([^&]+)", s3)
-    assert found is not None
-    boto3.client("s3", endpoint_url=f"http://{found[1]}").create_bucket(Bucket="no-such-bucket-but-one")
+    boto3.client("s3", endpoint_url=s3_endpoint(s3)).create_bucket(Bucket="no-such-bucket-but-one")
     place = Location.of(way(s3.replace("s3://runs/", "s3://no-such-bucket-but-one/"))).child("x")
     assert place.read() is None
     assert place.names() == []
@@ -68,9 +63,7 @@ def test_an_endpoint_that_is_down_is_an_error_and_not_absence(uri: str) -> None:
 def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 API that checks keys. OTHER_KEY belongs to a user without permissions, WRONG_KEY to nobody."""
     with s3_server(tmp_path / "s3.log") as uri:
-        found = re.search(r"endpoint_override=([^&]+)", uri)
-        assert found is not None
-        endpoint = f"http://{found[1]}"
+        endpoint = s3_endpoint(uri)
         users = boto3.client("iam", endpoint_url=endpoint, region_name="us-east-1")
         users.create_user(UserName="nobody")
         key = users.create_access_key(UserName="nobody")["AccessKey"]

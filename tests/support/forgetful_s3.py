@@ -5,14 +5,16 @@ import http.client
 import http.server
 import threading
 from collections.abc import Iterator
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
+
+from devtools.servers import s3_endpoint
 
 
 @contextlib.contextmanager
 def in_front_of(uri: str, *, strip: bool = True) -> Iterator[tuple[str, list[str]]]:
     """Yields a storage URI by the proxy, and the requests that were made, as "PUT /bucket/key". Without `strip` it only
     counts."""
-    endpoint = parse_qs(urlsplit(uri).query)["endpoint_override"][0]
+    endpoint = urlsplit(s3_endpoint(uri)).netloc
     requests: list[str] = []
 
     class Proxy(http.server.BaseHTTPRequestHandler):
