@@ -40,6 +40,7 @@ from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
+from plugin_core.specs.step_kinds import step_kind
 from plugin_core.tracking.session import note_origin, stop_tracking
 
 #: The line before the error in the job's log; an engine's log, which has the error, leaves out the rest.
@@ -87,8 +88,11 @@ def run_attempt(
                 set_links=lambda links: setattr(watch, "links", links),
                 own_job=own_job,
             )
-            with admitted(context) as context:
+            if step_kind(spec.kind).admits_itself:
                 result = run_step(context)
+            else:
+                with admitted(context) as context:
+                    result = run_step(context)
             watch.look()
             _abort_uploads(rundir, attempt)  # left by killed workers
             warnings = [takeover.masked(warning) for warning in result.warnings]

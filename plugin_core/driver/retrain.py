@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from plugin_core.driver.admission import admitted
 from plugin_core.driver.run_step import run_step
 from plugin_core.errors import AliasMovedError, LeaseHeldError, UserCodeError
 from plugin_core.registry.api import default_registry, open_registry, promote, why_older
@@ -66,6 +67,13 @@ def _retrain(context: StepContext, spec: RetrainSpec, registry: str) -> RetrainR
     if plan["skip"]:
         reason = f"the data is that of version {champion.version if champion else 0}; skip_unchanged is set"
         return _result(context, "skipped", reason, champion)
+    # only now: a run that waits for the model, or has nothing to do, holds no resources that others wait for
+    with admitted(context) as context:
+        return _train_and_promote(context, spec, registry, plan)
+
+
+def _train_and_promote(context: StepContext, spec: RetrainSpec, registry: str, plan: dict[str, Any]) -> RetrainResult:
+    models = open_registry(registry)
     trained = _train(context, spec, plan["warm_start"])
     while True:
         champion = models.get(spec.model, spec.alias)

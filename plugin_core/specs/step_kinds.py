@@ -44,14 +44,16 @@ class StepKind:
     `spec`, `result`: models whose `kind` has the same default. The spec defines what a step needs: functions and datasets
     by the types of its fields, processes by `bundles`. `run`: "module:function", which takes a `StepContext` and returns
     the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers get its metrics
-    from the journal; else from the result. `words`: takes the spec and a result and returns the lines that tell a person
-    how the step ended. Raises TypeError if the declaration is incomplete.
+    from the journal; else from the result. `admits_itself`: whether `run` itself waits for the step's resources, because it
+    waits for something else first; else they are there when it is called. `words`: takes the spec and a result and returns
+    the lines that tell a person how the step ended. Raises TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]
     result: type[StepResult]
     run: str
     reports: bool = False
+    admits_itself: bool = False
     words: Callable[[Any, Any], list[str]] = outcomes.any_step
 
     def __post_init__(self) -> None:
@@ -103,4 +105,13 @@ declare(StepKind(TrainSpec, TrainResult, "plugin_core.driver.train.step:run", re
 declare(StepKind(TuneSpec, TuneResult, "plugin_core.driver.tune.step:run", reports=True, words=outcomes.tune))
 declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run", words=outcomes.evaluate))
 declare(StepKind(BatchInferSpec, BatchInferResult, "plugin_core.driver.batch_infer:run", words=outcomes.batch_infer))
-declare(StepKind(RetrainSpec, RetrainResult, "plugin_core.driver.retrain:run", reports=True, words=outcomes.retrain))
+declare(
+    StepKind(
+        RetrainSpec,
+        RetrainResult,
+        "plugin_core.driver.retrain:run",
+        reports=True,
+        admits_itself=True,
+        words=outcomes.retrain,
+    )
+)

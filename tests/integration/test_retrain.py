@@ -135,17 +135,20 @@ def test_the_champion_is_beaten_or_kept_depending_on_the_data(cluster: LocalClus
 
 @pytest.mark.slow
 def test_two_concurrent_retrainings_do_not_train_at_once(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
+    """The one that waits for the model holds no CPUs: there are enough for two, yet the third and fourth learn at once."""
     data(12)
     go = {"train_config": {"go": str(tmp_path / "go")}}
     with ThreadPoolExecutor(3) as pool:
         both = [pool.submit(run, spec(tmp_path, name, **go), cluster) for name in ("one", "two")]
-        wait_until(lambda: starts(tmp_path))
-        with pytest.raises(LeaseHeldError, match="is being retrained by"):
-            run(spec(tmp_path, "three", on_overlap="fail", **go), cluster)
-        skipped = run(spec(tmp_path, "four", on_overlap="skip", **go), cluster)
-        assert (skipped.outcome, skipped.champion) == ("skipped", 0)
-        assert len(starts(tmp_path)) == 1
-        (tmp_path / "go").touch()
+        try:
+            wait_until(lambda: starts(tmp_path))
+            with pytest.raises(LeaseHeldError, match="is being retrained by"):
+                run(spec(tmp_path, "three", on_overlap="fail", **go), cluster)
+            skipped = run(spec(tmp_path, "four", on_overlap="skip", **go), cluster)
+            assert (skipped.outcome, skipped.champion) == ("skipped", 0)
+            assert len(starts(tmp_path)) == 1
+        finally:
+            (tmp_path / "go").touch()
         outcomes = sorted(future.result(600).outcome for future in both)
     # the second of the two found that there was nothing new any more
     assert outcomes == ["promoted", "skipped"]
