@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+#: The strategy that TensorFlow's example made in this process.
+STRATEGIES: list[Any] = []
+
 
 def mortal(config: dict[str, Any]) -> None:
     """The example's loop with kills, one report for each worker group. The first group loses rank 1 to a SIGKILL. The
@@ -49,6 +52,8 @@ def joined(config: dict[str, Any]) -> None:
     """The example's loop, and the sum of its ranks."""
     import ray.train
 
+    if config["framework"] == "tensorflow":
+        _keep_strategy()
     loop(config)
     rank = ray.train.get_context().get_world_rank()
     Path(config["marks"], f"world-{rank}").write_text(str(SUMS[config["framework"]](config)))
@@ -68,12 +73,24 @@ def _torch(config: dict[str, Any]) -> int:
     return int(ranks)
 
 
+def _keep_strategy() -> None:
+    """Keep the strategy that the loop makes: the collectives of a second one in the process would have the same numbers as
+    those of the first, which TensorFlow mostly, but not always, has forgotten by then."""
+    import tensorflow as tf
+
+    make = tf.distribute.MultiWorkerMirroredStrategy.__init__
+
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        STRATEGIES.append(self)
+
+    tf.distribute.MultiWorkerMirroredStrategy.__init__ = made
+
+
 def _tensorflow(config: dict[str, Any]) -> int:
     import tensorflow as tf
 
-    strategy = tf.distribute.get_strategy()
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    (strategy,) = STRATEGIES
     rank = float(strategy.cluster_resolver.task_id)
     ranks = strategy.run(
         lambda: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(rank))
