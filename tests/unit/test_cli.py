@@ -30,8 +30,10 @@ def age(path: Path, seconds: float) -> None:
 
 
 def test_ls_shows_each_run_with_its_state_progress_attempt_and_age_the_newest_first(
-    storage: str, raytrain: Raytrain
+    storage: str, raytrain: Raytrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)  # an age in seconds is the same on a slow machine
     for number, state in enumerate(STATES):
         age(Path(write_run(storage, f"of-{state}", state).uri), 3600 * 3 * number if state not in ("training",) else 50)
     code, out, _ = raytrain("ls")
