@@ -47,6 +47,8 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing (about a minute) ..."
 	@# the whole environment, resolved: nothing is left to find out, and two can install at once
+	@# what the new environment already has is replaced first, while no other pip looks at it
+	@grep '^setuptools==' constraints.txt | xargs $(PIP) install --no-compile --no-deps
 	@grep -v '^#' constraints.txt | xargs -P 2 -n 40 $(PIP) install --no-compile --no-deps
 	@$(PIP) install --no-compile --no-deps -e .
 	@touch $@ $(VENV)/.demo
