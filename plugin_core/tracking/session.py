@@ -33,11 +33,19 @@ PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", 
 #: Seconds a training waits for its trackers to begin, so that the workers know the tracking run; and seconds its end waits
 #: for a tracker that makes no progress.
 BEGIN_S, STALL_S = 20.0, 20.0
+#: Seconds a tracker gets to begin where nothing else waits for it: on a busy machine its client alone may take half a minute
+#: to be imported.
+PATIENT_S = 300.0
 #: Seconds a tracker gets to record a cancel or a timeout.
 KILLED_S = 3.0
 
 logger = logging.getLogger(__name__)
 _open: set[Feeds] = set()
+
+
+def _away(feed: Feed) -> str:
+    why = str(feed.error).splitlines()[0][:200] if str(feed.error or "") else "it has not answered yet"
+    return f"tracking.{feed.name}: cannot be reached ({why})"
 
 
 class Feeds:
@@ -59,13 +67,15 @@ class Feeds:
                 raise feed.refused
             if not feed.begun.is_set() and feed.backend.config.required:
                 self.leave()
-                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error}), but is required")
+                raise InfrastructureError(f"{_away(feed)}, but is required")
 
     def must_begin(self) -> None:
-        """Raise InfrastructureError if a tracker could not be reached."""
+        """Wait until each tracker has begun. Raises InfrastructureError if one could not be reached."""
+        deadline = time.monotonic() + PATIENT_S
         for feed in self._feeds:
+            feed.tried.wait(max(0.0, deadline - time.monotonic()))
             if not feed.begun.is_set():
-                raise InfrastructureError(f"tracking.{feed.name}: cannot be reached ({feed.error})")
+                raise InfrastructureError(_away(feed))
 
     def must_be_whole(self) -> None:
         """Raise InfrastructureError if a tracker is missing reports."""

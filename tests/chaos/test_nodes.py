@@ -60,12 +60,13 @@ def test_elastic_workers_survive_a_resize(tmp_path: Path, trail: Trail, own_head
         trail.file,
         train_loop_per_worker="devtools.loops:noticing",
         scaling_config=ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=3.0),
-        loop={"steps": 60, "step_s": 0.5, "always": True},
+        loop={"steps": 10, "step_s": 0.5, "always": True, "until": str(tmp_path / "go")},
     )
     running = Running(spec, head.cluster())
     trail.wait_for(3)
     head.add_node(num_cpus=1)
+    wait_until(lambda: {entry["world"] for entry in trail.entries()} == {1, 2})
+    (tmp_path / "go").touch()
     result = running.result()
-    assert result.metrics["total"] == sum(range(60))
-    assert {entry["world"] for entry in trail.entries()} == {1, 2}
+    assert result.metrics["total"] == sum(range(result.metrics["step"] + 1))
     assert trail.repeated() <= 1, "at the resize at most one interval, here one step, is repeated"
