@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -24,6 +24,8 @@ help:
 	@echo "make test-gpu      the frameworks on GPUs"
 	@echo "make azurite       install Azure's storage for the tests, from npm"
 	@echo "make horovod       build Horovod from its sources, and install it"
+	@echo "make bench-start     how long a start takes beside torchrun and bare Ray Train"
+	@echo "make bench-overhead  what a training costs while it trains, beside torchrun and bare Ray Train"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
@@ -87,6 +89,12 @@ e2e: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/pytest tests/chaos -q --durations=15
+
+bench-start: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.start
+
+bench-overhead: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.overhead
 
 bench-recovery: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.recovery

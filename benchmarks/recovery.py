@@ -17,7 +17,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from devtools.chaos import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from devtools.chaos import Running, Trail, drivers, kill, spec_at, wait_until
 from devtools.servers import environment
 from plugin_core import FailureConfig, LocalCluster
 from plugin_core.clusters import local_head
@@ -79,11 +79,6 @@ def _kill_driver(running: Running, trail: Trail) -> None:
         kill(process)
 
 
-def _kill_controller(running: Running, trail: Trail) -> None:
-    for process in controllers():
-        kill(process)
-
-
 def _kill_head(running: Running, trail: Trail) -> None:
     head = local_head.current()
     assert head is not None
@@ -95,7 +90,6 @@ def _kill_head(running: Running, trail: Trail) -> None:
 KILLS: dict[str, Callable[[Running, Trail], None]] = {
     "worker": _kill_worker,
     "driver": _kill_driver,
-    "controller": _kill_controller,
     "head": _kill_head,
 }
 
@@ -141,7 +135,7 @@ def main(seconds: float = 180.0) -> None:
                 table.add_row(what, *ratios, str(cost.lost), str(cost.repeated))
             console.print(table)
             plain, _ = goodput(cluster, folder, seconds, ())
-            kills = ("worker", "driver", "controller")[: max(1, int(seconds // 60))]
+            kills = ("worker", "driver", "worker")[: max(1, int(seconds // 60))]
             killed, trail = goodput(cluster, folder, seconds, kills)
             table = Table(title=f"goodput of {seconds:g} s of steps")
             for name in ("kills", "useful ÷ wall", "÷ without kills", "steps repeated"):

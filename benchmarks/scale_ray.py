@@ -1,7 +1,7 @@
-"""What Ray's own processes keep of a report: `python -m benchmarks.scale ray [REPORTS]`.
+"""What Ray keeps of a report: `python -m benchmarks.scale ray [REPORTS]`.
 
-A real training without checkpoints; the memory (USS) of the driver and of Ray Train's controller, both with our parts in
-them, is taken at a fifth of the reports and at the end, and what it grew by is told for a million.
+A real training without checkpoints; the memory (USS) of the driver, with Ray Train's controller and our parts in it, and of
+the worker is taken at a fifth of the reports and at the end, and what it grew by is told for a million.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
 
 #: What the processes are called.
-NAMES = {"driver": "plugin_core.driver.attempt", "controller": "TrainController"}
+NAMES = {"driver": "-m plugin_core.driver", "worker": "ray::RayTrainWorker"}
 
 
 def train_loop(config: dict[str, Any]) -> None:

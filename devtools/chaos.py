@@ -16,9 +16,7 @@ from typing import Any
 
 import psutil
 
-from devtools.servers import variable_of
 from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
-from plugin_core.clusters.local_head import MARK
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event
@@ -125,16 +123,6 @@ def drivers(uri: str) -> list[psutil.Process]:
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
     return found
-
-
-def controllers(mark: str | None = None) -> list[psutil.Process]:
-    """The living Ray Train controllers (of the head with this mark)."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any("TrainController" in word for word in process.info["cmdline"] or [])
-        and (mark is None or variable_of(process, MARK) == mark)
-    ]
 
 
 @contextlib.contextmanager

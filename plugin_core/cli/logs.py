@@ -12,7 +12,7 @@ import typer
 
 from plugin_core.cli.clusters import Address, Token, cluster_at
 from plugin_core.cli.output import err
-from plugin_core.cli.places import RunArgument, Storage, open_run
+from plugin_core.cli.places import RunArgument, Storage, attempt_of, open_run
 from plugin_core.errors import CLUSTER_ERRORS, SpecError
 from plugin_core.errors.plain_text import Text, plain
 
@@ -38,12 +38,7 @@ def logs(
     """Print the log of a run's job: live from its cluster, or as the run directory keeps it."""
     rundir = open_run(run, storage)
     home = rundir.outermost  # has the attempts, and the job
-    attempts = home.receipts()
-    if not attempts:
-        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a submitted run")
-    if attempt is not None and attempt not in attempts:
-        raise SpecError(f"attempt: got {attempt}; expected one of {', '.join(map(str, attempts))}")
-    receipt = home.receipt(attempt or attempts[-1])
+    receipt = home.receipt(attempt_of(rundir, attempt))
     assert receipt is not None  # it was just listed, and is never deleted
     if rank is not None:
         _print_rank(rundir, home, receipt.attempt, rank, follow)

@@ -111,3 +111,13 @@ def open_storage(storage: str | None) -> Location:
     if storage is not None and not place.exists():
         raise SpecError(f"storage: got {place.uri!r}, where nothing is; expected a path or URI that holds runs")
     return place
+
+
+def attempt_of(rundir: RunDir, given: int | None) -> int:
+    """The attempt that a command's `--attempt` names; the latest by default."""
+    attempts = rundir.outermost.receipts()
+    if not attempts:
+        raise SpecError(f"run: got {rundir.uri!r}, which has no attempt; expected a submitted run")
+    if given is not None and given not in attempts:
+        raise SpecError(f"attempt: got {given}; expected one of {', '.join(map(str, attempts))}")
+    return given or attempts[-1]

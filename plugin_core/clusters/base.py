@@ -53,6 +53,10 @@ class Cluster(Protocol):
         """Whether the cluster exists. False proves that nothing runs there; `connect` would start it."""
         ...
 
+    async def end_leftovers(self) -> bool:
+        """End what a cluster of this identity that no longer exists has left running. True proves that nothing is left."""
+        ...
+
     async def connect(self) -> JobsClient: ...
 
     async def release(self, succeeded: bool) -> None:
@@ -76,6 +80,9 @@ class Standing:
 
     async def lives(self) -> bool:
         return True  # cannot be determined from here
+
+    async def end_leftovers(self) -> bool:
+        return False
 
     async def release(self, succeeded: bool) -> None:
         return
@@ -168,6 +175,12 @@ class LocalCluster(Standing):
         from plugin_core.clusters import local_head
 
         return local_head.current() is not None
+
+    async def end_leftovers(self) -> bool:
+        from plugin_core.clusters import local_head
+
+        await asyncio.to_thread(local_head.end_leftovers)
+        return True
 
     def driver_command(self) -> list[str]:
         return [sys.executable, "-m", "plugin_core.driver"]

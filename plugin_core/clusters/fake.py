@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,14 +25,15 @@ from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs.results import RunRef
 from plugin_core.specs.step_kinds import step_kind
 
-Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "hang"]
+Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "killed", "hang"]
 
 
 @dataclass
 class FakeCluster(Standing):
     """A cluster whose jobs follow `plays` (one per attempt; the last repeats); a context manager.
 
-    "vanish": the job fails without recording an end; "linger": it writes its result but does not exit. `jobs` maps
+    "vanish": the job fails without recording an end, as where Ray loses sight of it; "killed": the same, and Ray knows its
+    exit code; "linger": it writes its result but does not exit. `jobs` maps
     submission id to status, in order of submission; `token` is required in every request; `answering=False` makes the API
     return 500. `runtime_envs`: those of the submitted jobs; `packages`: the uploads, by name.
     """
@@ -51,6 +53,7 @@ class FakeCluster(Standing):
     runtime_envs: list[dict[str, Any]] = field(default_factory=list)
     packages: dict[str, bytes] = field(default_factory=dict)
     jobs: dict[str, str] = field(default_factory=dict)
+    exit_codes: dict[str, int] = field(default_factory=dict)
     submits: int = 0
 
     def __enter__(self) -> FakeCluster:
@@ -144,6 +147,8 @@ class FakeCluster(Standing):
             return web.Response(status=500, text=f"Job with submission_id {submission_id} already exists.")
         self.jobs[submission_id] = "RUNNING"
         play = self.plays[min(len(self.jobs), len(self.plays)) - 1]
+        if play == "killed":
+            self.exit_codes[submission_id] = -signal.SIGKILL
         self.jobs[submission_id] = await asyncio.to_thread(self._play, play, RunDir.at(uri), int(attempt))
         return web.json_response({"submission_id": submission_id})
 
@@ -154,9 +159,8 @@ class FakeCluster(Standing):
         name = request.match_info["id"]
         if name not in self.jobs:
             return web.Response(status=404, text="no such job")
-        return web.json_response(
-            {"submission_id": name, "status": self.jobs[name], "message": "as played", "driver_node_id": "fake"}
-        )
+        job = {"submission_id": name, "status": self.jobs[name], "message": "as played", "driver_node_id": "fake"}
+        return web.json_response({**job, "driver_exit_code": self.exit_codes.get(name)})
 
     async def _logs(self, request: web.Request) -> web.Response:
         lines, wanted = self.log.splitlines(keepends=True), int(request.query["lines"])
@@ -174,7 +178,8 @@ class FakeCluster(Standing):
         if play == "hang":
             rundir.beat(attempt, Heartbeat(1, "training"))
             return "RUNNING"
-        if play == "vanish":
+        if play in ("vanish", "killed"):
+            rundir.beat(attempt, Heartbeat(1, "training"))
             return "FAILED"
         if play in ("succeed", "linger"):
             spec, run = rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)

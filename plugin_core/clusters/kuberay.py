@@ -143,6 +143,9 @@ class KubeRayCluster:
         found = await self._ask(lambda kubernetes: kubernetes.get(self.name))
         return found is not None and not _leaving(found)
 
+    async def end_leftovers(self) -> bool:
+        return False  # the pods of a deleted cluster may take their time to end
+
     async def connect(self) -> JobsClient:
         """The cluster's Jobs API. Creates the cluster if needed and waits until its head is ready."""
         await self._ask(self._sweep)

@@ -167,6 +167,15 @@ def stop() -> bool:
         return head is not None
 
 
+def end_leftovers() -> None:
+    """End all processes of a head whose keeper is dead. If another head runs, `ensure` did that before it started it."""
+    folder = state_dir()
+    if current() is None:
+        with FileLock(folder / "lock"):
+            if current() is None:
+                _clear_stale(folder)
+
+
 def _start(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float) -> Head:
     deadline = time.monotonic() + START_TIMEOUT_S
     log = folder / "head.log"

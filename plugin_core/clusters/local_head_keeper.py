@@ -163,16 +163,16 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
             # the lock prevents `ensure` from returning this head at the same time
             with FileLock(folder / "lock"):
                 if used.ago_s() > idle_timeout_s:
-                    (folder / "state.json").unlink(missing_ok=True)
+                    # if this process is killed now, others still find what to end
+                    os.replace(folder / "state.json", folder / "starting.json")
                     stop.set()
         stop.wait(min(2.0, idle_timeout_s / 2))
     end_head(mark, os.getpid())
     ray.wait()
     shutil.rmtree(temp_dir, ignore_errors=True)
-    state = folder / "state.json"
-    if state.exists() and json.loads(state.read_text()).get("mark") == mark:
-        state.unlink()
-    (folder / "starting.json").unlink(missing_ok=True)
+    for file in (folder / "state.json", folder / "starting.json"):
+        if file.exists() and json.loads(file.read_text()).get("mark") == mark:
+            file.unlink(missing_ok=True)
     return 0 if ready else 1
 
 

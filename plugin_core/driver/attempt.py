@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
+
 from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.driver import log_keeper, takeover
 from plugin_core.driver.admission import admitted
@@ -33,7 +35,7 @@ from plugin_core.errors import (
     SpecError,
     StorageError,
 )
-from plugin_core.runs import timings
+from plugin_core.runs import timeline, timings
 from plugin_core.runs.code import hold
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
@@ -71,10 +73,14 @@ def run_attempt(
     spec = rundir.read_spec()
     with Watch(rundir, attempt, spec.limits, lambda error: stop(error, watch.elapsed_s), signals) as watch:
         try:
+            if own_job:
+                watch.mark(timeline.PYTHON, psutil.Process().create_time())
             watch.look()
             hold(rundir, code)
             spec = rundir.read_spec()
+            watch.mark(timeline.CONNECTING)
             connect(_ship_sources(rundir, spec.runtime_env))
+            watch.mark(timeline.STARTING)
             check_shared(rundir)
             _abort_uploads(rundir, attempt)
             if spec.tracking:
@@ -85,6 +91,7 @@ def run_attempt(
                 attempt=attempt,
                 payload=rundir.read_payload(),
                 set_phase=watch.enter,
+                mark=watch.mark,
                 set_links=lambda links: setattr(watch, "links", links),
                 own_job=own_job,
             )
@@ -95,8 +102,11 @@ def run_attempt(
                     result = run_step(context)
             watch.look()
             _abort_uploads(rundir, attempt)  # left by killed workers
-            warnings = [takeover.masked(warning) for warning in result.warnings]
-            result = rundir.write_result(result.model_copy(update={"warnings": warnings}) if warnings else result)
+            more = {
+                "warnings": [takeover.masked(warning) for warning in result.warnings],
+                "timeline": timeline.seconds(timeline.timeline(rundir, attempt, watch.phases)),
+            }
+            result = rundir.write_result(result.model_copy(update=more))
         except Exception as exc:
             error = classify(exc)
             _record(rundir, attempt, _end(error, watch.elapsed_s))

@@ -88,6 +88,14 @@ class Watch:
             self._phases.append(Phase(time.time(), phase))
         self.phase = phase
 
+    def mark(self, what: str, since: float | None = None) -> None:
+        """Record for the timeline what begins now, or began at `since` (seconds since the epoch)."""
+        self._phases.append(Phase(time.time() if since is None else since, what, shown=False))
+
+    @property
+    def phases(self) -> list[Phase]:
+        return list(self._phases)
+
     def look(self) -> None:
         """Raise if this attempt must stop."""
         attempts = self._rundir.attempts()  # one request

@@ -76,10 +76,12 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase that the driver entered at `time` (seconds since the epoch, by its clock)."""
+    """A phase that the driver entered at `time` (seconds since the epoch, by its clock). `shown`: as a line of a log; false
+    for what only a timeline tells."""
 
     time: float
     phase: str
+    shown: bool = True
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ class StepContext:
     attempt: int
     payload: dict[str, Any]
     set_phase: Callable[[str], None]
+    #: records for the timeline what begins now
+    mark: Callable[[str], None] = lambda what: None
     #: reports the links to the tracking runs, by tracker
     set_links: Callable[[dict[str, str]], None] = lambda links: None
     #: for rank 0 and for the others: variables by which a tracker's native calls find its run, or none

@@ -112,6 +112,8 @@ class StepResult(_Reference):
     tracking: dict[str, str] = {}
     #: what a person should know although the step succeeded
     warnings: list[str] = []
+    #: seconds of each part of the last attempt's start, in order (see `raytrain timeline`)
+    timeline: dict[str, float] = {}
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -119,8 +121,8 @@ class StepResult(_Reference):
         return json_safe(value)
 
     def reference(self) -> Self:
-        """This result, truncated to fit into `REFERENCE_BYTES` (`truncated` says whether it was)."""
-        short = self
+        """This result without its timeline, truncated to fit into `REFERENCE_BYTES` (`truncated` says whether it was)."""
+        short = self.model_copy(update={"timeline": {}}) if self.timeline else self
         for field in self.bulky:
             if len(short.model_dump_json()) <= REFERENCE_BYTES:
                 return short

@@ -5,8 +5,9 @@ Two rules:
 * *Unreachable does not mean dead.* Nor does FAILED while the heartbeat still moves: Ray marks live jobs FAILED on
   transient problems of its own.
 * The next attempt starts only once the last one is **known to be over**: our driver recorded its end; or its job is
-  terminal, its heartbeat silent and all its actors dead; or its heartbeat is silent and its cluster is gone for good or
-  has been unreachable for `unreachable_timeout_s` (then the new receipt fences it).
+  terminal, all its actors are dead, and its driver has an exit code or its heartbeat is silent; or its cluster is gone for
+  good, and its processes were ended or its heartbeat is silent; or the cluster has been unreachable for
+  `unreachable_timeout_s` and the heartbeat is silent (then the new receipt fences it).
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ class Observed:
 
     `ours`: this call started the attempt or saw it alive, so its end is ours to judge. `cancel_wanted`: the whole run was
     cancelled while this call followed it. `attempt_unwanted`: this attempt was cancelled, by this call or an earlier one.
-    `superseded`: another call started the attempt after the cancel. `actors_alive`: the job has ended but some of its
-    actors are alive. `job_message`: Ray's message about the job, or why Ray could not be queried.
+    `superseded`: another call started the attempt after the cancel. `driver_ended`: its driver's process is known to have
+    ended. `actors_alive`: the job has ended but some of its actors are alive. `job_message`: Ray's message about the job,
+    or why Ray could not be queried.
     """
 
     has_result: bool = False
@@ -57,6 +59,7 @@ class Observed:
     job_message: str = ""
     job_error_type: str = ""
     job_exit_code: int | None = None
+    driver_ended: bool = False
     actors_alive: bool = False
     heartbeat_silent: bool = False
     cancel_wanted: bool = False
@@ -173,7 +176,7 @@ def _terminal_without_end(seen: Observed) -> Action:
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
         return Action(Do.FAIL, f"runtime_env: the cluster failed to set it up: {seen.job_message[-500:]}", "spec_error")
     never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER
-    if not seen.heartbeat_silent and not never_began:
+    if not (seen.heartbeat_silent or seen.driver_ended or never_began):
         return Action(Do.WAIT, f"Ray says that the job is over ({seen.job.value}), but its heartbeat is not silent yet")
     if seen.actors_alive:
         return Action(Do.WAIT, f"Ray says that the job is over ({seen.job.value}), but some of its actors are alive")
@@ -192,7 +195,7 @@ def _out_of_sight(seen: Observed) -> Action:
     """The job can be neither seen nor stopped; its driver enforces deadlines and cancels by itself."""
     gone = seen.job is Job.OTHER_INCARNATION
     unasked = "its cluster cannot be queried" + (f" ({seen.job_message})" if seen.job_message else "")
-    if not seen.heartbeat_silent:
+    if not (seen.heartbeat_silent or seen.driver_ended):
         where = f"its cluster is gone ({seen.job_message or 'another head has replaced it'})" if gone else unasked
         return Action(Do.WAIT, f"{where}, and the heartbeat is not silent yet")
     if seen.overdue:

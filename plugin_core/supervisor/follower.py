@@ -169,6 +169,8 @@ class Follower:
             if phase.time > before:
                 return
             self._phases[str(attempt)] = self._phases.get(str(attempt), 0) + 1
+            if not phase.shown:
+                continue
             self.tell(Event("phase", phase.phase, {"phase": phase.phase, "attempt": attempt}, time=_when(phase.time)))
 
     async def _show_report(self, entry: dict[str, Any]) -> None:

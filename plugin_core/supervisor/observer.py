@@ -14,7 +14,7 @@ from plugin_core.runs.directory import AttemptEnd, Intent, Phase, Receipt, RunDi
 from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor import timings
-from plugin_core.supervisor.decide import TERMINAL, Job, Observed
+from plugin_core.supervisor.decide import LIVE, TERMINAL, Job, Observed
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,17 @@ class _Stored:
     beat: Any = None
     links: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the cluster says of a job. `message`: Ray's, or why it could not be queried. `driver_ended`: see `Observed`."""
+
+    state: Job = Job.UNASKED
+    message: str = ""
+    job: JobInfo | None = None
+    driver_ended: bool = False
+    actors_alive: bool = False
 
 
 class Observer:
@@ -64,6 +75,7 @@ class Observer:
         self._unreachable_since: float | None = None
         self._embedded = False
         self._pending_since: float | None = None
+        self._live_job = ""
 
     async def connect(self) -> JobsClient:
         if self.client is None:
@@ -98,12 +110,14 @@ class Observer:
         # as of the read, not as of now: querying an unresponsive cluster takes long
         silent_s = reading - self._beat[1]
         receipt, attempt, since = stored.receipt, 0, self.since_attempt or 0
-        job, state, actors_alive, job_message, superseded = None, Job.UNASKED, False, "", False
+        asked, superseded = _Asked(), False
         if receipt is not None:
             attempt = receipt.attempt
             superseded = attempt > max(self.attempt, stored.intent.whole_through)
             self.attempt = attempt
-            job, state, actors_alive, job_message = await self._ask(receipt)
+            asked = await self._ask(receipt)
+        job = asked.job
+        self._live_job = job.submission_id if job is not None and asked.state in LIVE else ""
         now = time.monotonic()
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
         if given is None and self._embedded:
@@ -115,11 +129,12 @@ class Observer:
             attempt=attempt,
             ours=attempt > since,
             end=stored.end,
-            job=state,
-            job_message=job_message,
+            job=asked.state,
+            job_message=asked.message,
             job_error_type=job.error_type if job else "",
             job_exit_code=job.exit_code if job else None,
-            actors_alive=actors_alive,
+            driver_ended=asked.driver_ended,
+            actors_alive=asked.actors_alive,
             heartbeat_silent=silent_s > limits.heartbeat_ttl_s,
             cancel_wanted=self._cancel_wanted(stored.intent),
             attempt_unwanted=0 < attempt <= stored.intent.cancel_through,
@@ -179,52 +194,70 @@ class Observer:
             self._read[key] = read(attempt)
         return self._read.get(key)
 
-    async def _ask(self, receipt: Receipt) -> tuple[JobInfo | None, Job, bool, str]:
-        """Return the job, its state, whether actors outlive it, and Ray's message (or why Ray cannot be queried)."""
+    async def job_has_changed(self) -> bool:
+        """Whether the job that the last look saw alive has ended, or its cluster does not answer any more. One request to
+        the cluster, none to storage."""
+        if self.client is None or not self._live_job:
+            return False
+        try:
+            job = await self.client.job(self._live_job)
+        except CLUSTER_ERRORS:
+            return True
+        return job is None or job.terminal
+
+    async def _ask(self, receipt: Receipt) -> _Asked:
         self._embedded = False
         if receipt.cluster and receipt.cluster != self.cluster.identity:
             # only its own cluster knows, and our token is not for that cluster
             return await self._ask_nobody(receipt.cluster)
-        actors_alive = False
         try:
             if self.client is None and not await self.cluster.lives():
                 # connecting would start another one, which a finished or cancelled run has no use for
-                return None, Job.OTHER_INCARNATION, False, "it no longer exists"
+                return await self._gone("it no longer exists")
             client = await self.connect()
             job = await client.job(receipt.submission_id)
-            if job is None:
-                version = await client.version()
-                state = Job.ABSENT if version.get("session_name") == receipt.incarnation else Job.OTHER_INCARNATION
-            else:
-                state = Job(job.status.lower())
-                actors_alive = job.terminal and await client.has_live_actors(job)
+            actors_alive = job is not None and job.terminal and await client.has_live_actors(job)
+            incarnation = "" if job is not None else (await client.version()).get("session_name")
         except CLUSTER_ERRORS as exc:
             # a token that worked before and is now refused (rotated, proxy trouble) says nothing about the job
             if isinstance(exc, ClusterRefusedError) and not self._answered:
                 raise
             # the embedded head gets a new port each time: reconnect, or its next incarnation is never found
             await self.close()
-            return self._out_of_sight(exc.message)
+            return await self._gone(exc.message) if await self._is_gone() else self._out_of_sight(exc.message)
         self._answered = True
         self._unreachable_since = None
-        return job, state, actors_alive, job.message if job else ""
+        if job is None:
+            return _Asked(Job.ABSENT) if incarnation == receipt.incarnation else await self._gone("")
+        # the exit code is that of the driver's own process. Where Ray loses sight of a live job, it knows none
+        ended = job.terminal and job.exit_code is not None
+        return _Asked(Job(job.status.lower()), job.message, job, driver_ended=ended, actors_alive=actors_alive)
 
-    async def _ask_nobody(self, cluster: str) -> tuple[None, Job, bool, str]:
+    async def _is_gone(self) -> bool:
+        try:
+            return not await self.cluster.lives()
+        except CLUSTER_ERRORS:
+            return False
+
+    async def _gone(self, why: str) -> _Asked:
+        return _Asked(Job.OTHER_INCARNATION, why, driver_ended=await self.cluster.end_leftovers())
+
+    async def _ask_nobody(self, cluster: str) -> _Asked:
         """What is known about a job on a cluster that this call cannot query."""
         from plugin_core.clusters import local_head
 
         why = f"it belongs to {cluster}, this call uses {self.cluster.identity}"
         if host := local_head.host_of(cluster):
             if await self._threads(local_head.is_gone, cluster):
-                return None, Job.OTHER_INCARNATION, False, f"the keeper of the {cluster} is dead"
+                return _Asked(Job.OTHER_INCARNATION, f"the keeper of the {cluster} is dead")
             self._embedded = True
             limit = (self.limits.unreachable_timeout_s if self.limits else None) or timings.EMBEDDED_WAIT_S
             why += f"; only {host} can query it, so the next attempt starts after {limit:g} s of silent heartbeat"
         return self._out_of_sight(why)
 
-    def _out_of_sight(self, why: str) -> tuple[None, Job, bool, str]:
+    def _out_of_sight(self, why: str) -> _Asked:
         self._unreachable_since = self._unreachable_since or time.monotonic()
-        return None, Job.UNREACHABLE, False, why
+        return _Asked(Job.UNREACHABLE, why)
 
     def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
         if limits.timeout_s is not None and now - self._started > limits.timeout_s:

@@ -88,7 +88,9 @@ class Story:
 
 
 #: States of Ray Train's controller that tell a person nothing: the lines around them do.
-_SILENT = frozenset({"initializing", "running", "shutting_down", "shuttingdown", "finished", "errored", "aborted"})
+_SILENT = frozenset(
+    {"initializing", "setting_up", "looping", "running", "shutting_down", "shuttingdown", "finished", "errored", "aborted"}
+)
 _PHASES = {
     "scheduling": "waiting for the workers",
     "rescheduling": "waiting for the workers",

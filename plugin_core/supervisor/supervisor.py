@@ -108,10 +108,18 @@ class Supervisor:
                     return result
                 # subtract the time the look took; the jitter keeps many runs from polling in step
                 took = time.monotonic() - began
-                await asyncio.sleep(max(timings.POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
+                await self._pause(max(timings.POLL_FIRST_S, pause * random.uniform(0.9, 1.1) - took))
                 pause = min(pause * 1.2, timings.POLL_MAX_S)
         finally:
             await self.close()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait until the next look, less if the job ends meanwhile: a look asks storage, this only the cluster."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, timings.JOB_EVERY_S))
+            if left > timings.JOB_EVERY_S and await self._observer.job_has_changed():
+                return
 
     async def submit(self) -> StepResult | None:
         """One look and one action, after which the run has an attempt or a result. For an operator that defers: who follows
@@ -245,8 +253,8 @@ class Supervisor:
         try:
             client = await self._observer.connect()
             code = await self._threads(digest, self.rundir)
-            # Ray passes the entrypoint to a shell
-            words = [*self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
+            # Ray passes the entrypoint to a shell. `exec`: the process that Ray sees end, with its exit code, is the driver
+            words = ["exec", *self.cluster.driver_command(), self.rundir.uri, str(receipt.attempt), receipt.nonce, code]
             handed = await self._hand_over(client, receipt, spec)
             growing = {AUTOSCALING: "1"} if self.cluster.autoscaling else {}
             variables = {**JOB_VARIABLES, **growing, **allowed_here(), **handed}

@@ -33,8 +33,8 @@ PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", 
 #: Seconds a training waits for its trackers to begin, so that the workers know the tracking run; and seconds its end waits
 #: for a tracker that makes no progress.
 BEGIN_S, STALL_S = 20.0, 20.0
-#: Seconds a tracker gets to begin where nothing else waits for it: on a busy machine its client alone may take half a minute
-#: to be imported.
+#: Seconds a tracker gets to begin where nothing else waits for it: a busy machine may take half a minute to import its
+#: client alone.
 PATIENT_S = 300.0
 #: Seconds a tracker gets to record a cancel or a timeout.
 KILLED_S = 3.0

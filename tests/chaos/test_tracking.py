@@ -8,10 +8,9 @@ from typing import Any
 import mlflow
 import pytest
 
-from devtools.chaos import Running, Trail, controllers, drivers, kill, spec_at, wait_until
+from devtools.chaos import Running, Trail, drivers, kill, spec_at, wait_until
 from devtools.servers import mlflow_server
 from plugin_core import Comet, LocalCluster, MLflow, TensorBoard, WandB
-from plugin_core.clusters.local_head import Head
 from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.tracking.replay import replay
 from tests.support.trackers import comet_metric, history, run_id_of, tensorboard_events, wandb_records
@@ -32,8 +31,8 @@ def all_there(uri: str, running: Running, steps: int = STEPS) -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_one_run(
-    tmp_path: Path, trail: Trail, cluster: LocalCluster, head: Head
+def test_two_workers_and_two_drivers_are_killed_and_each_tracker_has_one_run(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         trackers = [MLflow(tracking_uri=uri), WandB(mode="offline"), TensorBoard(), Comet(mode="offline")]
@@ -43,8 +42,8 @@ def test_two_workers_a_controller_and_a_driver_are_killed_and_each_tracker_has_o
             kill(trail.entries(rank=1)[-1]["pid"])
             trail.wait_for_process(number + 1)
         trail.wait_for(10)
-        (controller,) = controllers(head.mark)
-        kill(controller)
+        (driver,) = drivers(running.rundir.uri)
+        kill(driver)
         trail.wait_for_process(4)
         trail.wait_for(13)
         (driver,) = drivers(running.rundir.uri)

@@ -42,6 +42,8 @@ TABLE = [
         Do.SUBMIT_NEXT,
     ),
     ("FAILED while the heartbeat is not silent is not dead", seen(job=Job.FAILED), Do.WAIT),
+    ("FAILED and the driver's process has ended: next attempt", seen(job=Job.FAILED, driver_ended=True), Do.SUBMIT_NEXT),
+    ("FAILED and an actor outlives the driver: wait", seen(job=Job.FAILED, driver_ended=True, actors_alive=True), Do.WAIT),
     ("FAILED and silent is lost: next attempt", seen(job=Job.FAILED, heartbeat_silent=True), Do.SUBMIT_NEXT),
     ("SUCCEEDED without a result is not a success", seen(job=Job.SUCCEEDED, heartbeat_silent=True), Do.SUBMIT_NEXT),
     ("a job stopped from outside is not restarted", seen(job=Job.STOPPED, heartbeat_silent=True), Do.FAIL),
@@ -49,6 +51,11 @@ TABLE = [
     (
         "another incarnation and silent: next attempt",
         seen(job=Job.OTHER_INCARNATION, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
+    (
+        "another incarnation, and nothing is left of the last one: next attempt",
+        seen(job=Job.OTHER_INCARNATION, driver_ended=True),
         Do.SUBMIT_NEXT,
     ),
     ("infrastructure loss within the budget: next attempt", seen(job=Job.FAILED, end=LOST), Do.SUBMIT_NEXT),
@@ -158,6 +165,7 @@ VALUES = {
     "end": [None, LOST, USER_ERROR, SUCCEEDED, TERM],
     "job": list(Job),
     "actors_alive": [True, False],
+    "driver_ended": [True, False],
     "heartbeat_silent": [True, False],
     "cancel_wanted": [True, False],
     "superseded": [True, False],
@@ -177,14 +185,16 @@ GONE = (Job.UNREACHABLE, Job.OTHER_INCARNATION)
 
 
 def test_no_attempt_starts_while_another_job_may_be_alive() -> None:
-    """Over all observations: no submit while the job is alive, or may be alive and its heartbeat is not silent."""
+    """Over all observations: no submit while the job is alive, or may be alive: its driver's process is not known to have
+    ended, and its heartbeat is not silent."""
     for observed in EVERYTHING:
         if decide(observed).do is not Do.SUBMIT_NEXT or observed.attempt == 0:
             continue
         assert observed.job not in (Job.PENDING, Job.RUNNING), observed
         assert not observed.actors_alive or observed.job in (Job.ABSENT, Job.UNASKED, *GONE), observed
         never_submitted = observed.job is Job.ABSENT
-        assert observed.end is not None or observed.heartbeat_silent or never_submitted, observed
+        over = observed.driver_ended or observed.heartbeat_silent
+        assert observed.end is not None or over or never_submitted, observed
         if observed.job is Job.UNREACHABLE and observed.end is None:
             assert observed.gave_up_on_cluster, observed
 

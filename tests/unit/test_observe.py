@@ -8,13 +8,13 @@ import pytest
 from aiohttp import web
 
 from plugin_core import run
-from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.fake import FakeCluster, Play
 from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.decide import Do, Job, decide
 from plugin_core.supervisor.observer import Look, Observer
-from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
 
 
@@ -41,6 +41,18 @@ def test_a_heartbeat_is_not_silent_because_querying_the_cluster_took_long(
     assert look.seen.gave_up_on_cluster is False
     assert not look.seen.heartbeat_silent
     assert decide(look.seen).do is Do.WAIT
+
+
+@pytest.mark.parametrize(("play", "waited"), [("killed", False), ("vanish", True)])
+def test_a_heartbeat_is_waited_for_only_where_ray_has_lost_sight_of_the_driver(
+    tmp_path: Path, play: Play, waited: bool
+) -> None:
+    """Ray knows the exit code of a driver that was killed. Where it fails a live job by mistake, it knows none."""
+    told: list[Event] = []
+    with FakeCluster(plays=[play, "succeed"]) as cluster:
+        result = run(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=2.0)), cluster, told.append)
+    assert result.run.attempt == 2
+    assert any("its heartbeat is not silent yet" in event.text for event in told) is waited
 
 
 async def observed(observer: Observer) -> Look:

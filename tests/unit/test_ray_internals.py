@@ -20,9 +20,17 @@ NEEDED = {
     "ray.train.v2._internal.exceptions": {"RayTrainError", "UserExceptionWithTraceback"},
     "ray.train.v2._internal.execution": {"train_fn_utils"},
     "ray.train.v2._internal.execution.callback": {"ControllerCallback", "ReportCallback", "WorkerGroupCallback"},
-    "ray.train.v2._internal.execution.checkpoint.checkpoint_manager": {"_CheckpointManagerState", "_TrainingResultState"},
+    "ray.train.v2._internal.execution.checkpoint.checkpoint_manager": {
+        "CheckpointManager",
+        "_CheckpointManagerState",
+        "_TrainingResultState",
+    },
     "ray.train.v2._internal.execution.context": {"get_train_context"},
+    "ray.train.v2._internal.execution.controller": {"TrainController"},
     "ray.train.v2._internal.execution.train_fn_utils": {"DistributedTrainFnUtils"},
+    "ray.train.v2._internal.execution.worker_group": {"Worker", "WorkerGroup", "WorkerGroupPollStatus"},
+    "ray.train.v2._internal.execution.worker_group.poll": {"PollTask", "WorkerStatus"},
+    "ray.train.v2._internal.execution.worker_group.worker": {"RayTrainWorker"},
 }
 
 

@@ -103,7 +103,8 @@ def test_a_checkpoint_from_elsewhere_is_left_unchanged(tmp_path: Path) -> None:
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
     """What the loop's reports hand to Ray."""
     told: list[tuple[Any, Any]] = []
-    context = SimpleNamespace(report_call_index=0, get_world_rank=lambda: 1, get_world_size=lambda: 2)
+    size = {"get_world_rank": lambda: 1, "get_world_size": lambda: 2}
+    context = SimpleNamespace(report_call_index=0, controller_actor=None, **size)
     monkeypatch.setattr(worker, "get_train_context", lambda: context)
     utils = worker.DistributedTrainFnUtils
     monkeypatch.setattr(utils, "report", lambda self, *given, **options: told.append(given[:2]))

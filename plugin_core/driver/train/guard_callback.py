@@ -27,9 +27,13 @@ logger = logging.getLogger(__name__)
 
 class GuardCallback(ControllerCallback, WorkerGroupCallback):
     """Ends the training by raising in the controller's hooks. Ray alone would retry a worker's exception `max_failures`
-    times and wait for resources for ever."""
+    times and wait for resources for ever.
 
-    def __init__(self, run_uri: str, attempt: int, scheduling_timeout_s: float | None):
+    `watches_fence`: whether the controller has a process of its own, which must stop by itself while its driver is frozen.
+    """
+
+    def __init__(self, run_uri: str, attempt: int, scheduling_timeout_s: float | None, *, watches_fence: bool = True):
+        self._watches_fence = watches_fence
         self._run_uri = run_uri
         self._attempt = attempt
         self._scheduling_timeout_s = scheduling_timeout_s
@@ -41,7 +45,8 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
     # ---- the fence
 
     def after_controller_start(self, train_run_context: Any) -> None:
-        threading.Thread(target=self._watch_fence, daemon=True, name="fence").start()
+        if self._watches_fence:
+            threading.Thread(target=self._watch_fence, daemon=True, name="fence").start()
 
     def _watch_fence(self) -> None:
         fence = Fence(self._run_uri, self._attempt)

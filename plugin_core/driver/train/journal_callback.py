@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
-    """Writes every report and every phase change to the journal, in the controller's process.
+    """Writes every report and every phase change to the journal, from Ray Train's controller.
 
     Ray's public `UserCallback` sees the reports, but neither the phases nor the end of the run, when the last lines must
     be flushed, so this uses the controller's internal callbacks. It never raises: an exception here would be a
@@ -67,6 +67,13 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._index = self._start
         while self._lost:
             self._append(self._lost.pop(0))
+
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        self._append({"phase": "setting_up"})
+        return {}
+
+    def after_worker_group_training_start(self, worker_group: Any) -> None:
+        self._append({"phase": "looping"})
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         found = worker_processes(worker_group)

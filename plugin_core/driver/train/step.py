@@ -46,12 +46,15 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     """Train. `on_report` gets each report's journal entry, in the controller's process."""
     spec = context.spec
     assert isinstance(spec, TrainSpec)
+    context.mark("importing Ray Train and the framework")
     _set_ray_defaults(spec)  # before Ray Train is imported
     from plugin_core.driver.train.guard_callback import GuardCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
+    from plugin_core.ray_internals.in_process import run_controller_here
     from plugin_core.ray_internals.trainer import leave_out_helpers
 
     loop = _train_loop(context) if spec.train_loop_per_worker else None
+    context.mark("preparing the training")
     checkpoints = spec.run_config.checkpoint_config
     history = History.read(context.rundir)
     if repaired := repair_snapshot(context.rundir, checkpoints, history):
@@ -78,7 +81,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
             all_ranks=spec.report_all_ranks,
             max_failures=spec.run_config.failure_config.max_failures,
         ),
-        GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s),
+        GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, watches_fence=not context.own_job),
     ]
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
@@ -103,6 +106,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     )
     trainer = build_trainer(spec, inputs)
     leave_out_helpers(trainer, own_job=context.own_job)
+    if context.own_job:
+        run_controller_here(trainer, takeover.masked)
     context.set_phase("training")
     return _collect(trainer.fit(), context, dataset, searching=on_report is not None)
 

@@ -110,10 +110,10 @@ class _WorldCheck:
 
 
 def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[Artifacts, log_keeper.LogKeeper]:
-    import ray.train
-    from ray.train import CheckpointConsistencyMode, CheckpointUploadMode
+    from ray.train import CheckpointUploadMode
 
     from plugin_core.ray_internals import worker
+    from plugin_core.ray_internals.polled_worker import wait_until_registered
     from plugin_core.specs.results import CheckpointRef
 
     context = worker.worker_context()
@@ -156,8 +156,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                 artifacts.keep()
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
                 # Ray's report returns before the controller has registered the checkpoint, and a kill in between would
-                # cost a second interval. Wait for the controller's next poll.
-                ray.train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)
+                # cost a second interval
+                wait_until_registered(context)
 
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()

@@ -1,0 +1,127 @@
+"""What a training costs while it trains: `make bench-overhead`, or `python -m benchmarks.overhead [ROUNDS]`.
+
+The same steps of DistributedDataParallel on two workers and two busy cores, three ways in turn in each round: torchrun, a
+program with bare Ray Train, a step on the embedded head. The medians count, as ratios to torchrun in the same run. Then
+what `report()` takes with a small checkpoint, and how much of a core the processes other than the workers use while a
+step trains.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.overhead_ways import WORKERS
+from devtools.chaos import wait_until
+from devtools.servers import environment
+from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.clusters import local_head
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS, QUIET_S = 1_500, 30.0
+WAYS = {"torchrun": "torchrun", "bare": "bare Ray Train", "step": "a step"}
+
+
+def once(way: str, folder: Path) -> dict[str, float]:
+    folder.mkdir(parents=True)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"] if way == "torchrun" else []
+    command = [sys.executable, *launcher, "-m", "benchmarks.overhead_ways", way, str(folder), str(STEPS)]
+    with (folder / "log").open("wb") as log:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, cwd=ROOT, env=env, stdout=log, stderr=log)
+    found: dict[str, float] = json.loads((folder / f"{way}.json").read_text())
+    return found
+
+
+def shares(head: local_head.Head, folder: Path) -> dict[str, float]:
+    """Kind of process → percent of a core that it uses while two workers train, without the workers."""
+    ready = folder / "quiet"
+    spec = TrainSpec(
+        framework="python",
+        train_loop_per_worker="benchmarks.overhead_ways:quiet_loop",
+        train_loop_config={"file": str(ready), "seconds": QUIET_S + 20},
+        scaling_config=ScalingConfig(num_workers=WORKERS),
+        run_config=RunConfig(name="quiet", storage_path=str(folder)),
+    )
+    thread = threading.Thread(target=run, args=(spec,), kwargs={"progress": False})
+    thread.start()
+    wait_until(ready.exists)
+    time.sleep(10)  # what was started comes to rest
+    before, began = _cpu(head), time.monotonic()
+    time.sleep(QUIET_S)
+    after, took = _cpu(head), time.monotonic() - began
+    thread.join()
+    used: dict[str, float] = {}
+    for pid, (kind, spent) in after.items():
+        if pid in before:
+            used[kind] = used.get(kind, 0.0) + 100 * (spent - before[pid][1]) / took
+    return used
+
+
+def _cpu(head: local_head.Head) -> dict[int, tuple[str, float]]:
+    found = {}
+    for process in [*head.processes(), psutil.Process(head.keeper_pid)]:
+        try:
+            times, words = process.cpu_times(), process.cmdline()
+        except psutil.Error:
+            continue
+        if words and "RayTrainWorker" not in words[0]:
+            found[process.pid] = (_kind(words), times.user + times.system)
+    return found
+
+
+def _kind(words: list[str]) -> str:
+    if words[0].startswith("ray"):
+        return words[0]
+    named = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
+    if "plugin_core.driver" in words:
+        return "the driver"
+    return next((word for word in named if not word.startswith(("python", "bash", "sh"))), named[0])
+
+
+def main(rounds: int = 5) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, environment({"RAYTRAIN_HOME": f"{name}/home"}):
+        folder = Path(name)
+        head = local_head.ensure()
+        try:
+            taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+            for number in range(rounds):
+                for way in WAYS:
+                    taken[way].append(once(way, folder / f"{way}-{number}"))
+            used = shares(head, folder)
+        finally:
+            local_head.stop()
+    show(taken, used)
+
+
+def show(taken: dict[str, list[dict[str, float]]], used: dict[str, float]) -> None:
+    torchrun = statistics.median(each["steps_s"] for each in taken["torchrun"])
+    rounds = len(taken["torchrun"])
+    table = Table("", f"{STEPS:,} steps, s", "÷ torchrun", "report(), p50, s", title=f"while it trains, {rounds} rounds")
+    for way, title in WAYS.items():
+        median = statistics.median(each["steps_s"] for each in taken[way])
+        reports = [each["report_s"] for each in taken[way] if "report_s" in each]
+        told = f"{statistics.median(reports):.3f}" if reports else ""
+        table.add_row(title, f"{median:.2f}", f"{median / torchrun:.3f}", told)
+    Console().print(table)
+    table = Table("processes other than the workers", "% of a core")
+    for kind, percent in sorted(used.items(), key=lambda item: -item[1]):
+        if percent >= 0.05:
+            table.add_row(kind, f"{percent:.1f}")
+    table.add_row("together", f"{sum(used.values()):.1f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

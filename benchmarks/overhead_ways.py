@@ -1,0 +1,122 @@
+"""One training, one way: `python -m benchmarks.overhead_ways WAY FOLDER STEPS`; see `overhead`. Rank 0 writes the seconds
+that its steps took, and the median of those of a report with a checkpoint, into FOLDER/WAY.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+WORKERS = 2
+#: Steps before the clock starts, and reports that are timed.
+WARM_UP, REPORTS = 50, 40
+
+
+def train(steps: int) -> float:
+    """Seconds of so many steps of a small network on both cores, after a warm-up."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Linear(256, 256),
+        torch.nn.ReLU(),
+        torch.nn.Linear(256, 256),
+        torch.nn.ReLU(),
+        torch.nn.Linear(256, 10),
+    ]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(128, 256), torch.randint(10, (128,))
+    began = 0.0
+    for number in range(WARM_UP + steps):
+        if number == WARM_UP:
+            torch.distributed.barrier()
+            began = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    torch.distributed.barrier()
+    return time.perf_counter() - began
+
+
+def reports() -> float:
+    """The median of the seconds that `report()` takes with a small checkpoint."""
+    import ray.train
+
+    taken = []
+    for number in range(REPORTS):
+        checkpoint = None
+        if ray.train.get_context().get_world_rank() == 0:
+            folder = tempfile.mkdtemp()
+            Path(folder, "state.json").write_text(json.dumps({"number": number}))
+            checkpoint = ray.train.Checkpoint(folder)
+        began = time.perf_counter()
+        ray.train.report({"number": number}, checkpoint=checkpoint)
+        taken.append(time.perf_counter() - began)
+        time.sleep(0.05)
+    return statistics.median(taken)
+
+
+def train_loop(config: dict[str, Any]) -> None:
+    import ray.train
+
+    steps_s = train(config["steps"])
+    report_s = reports()
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(config["file"]).write_text(json.dumps({"steps_s": steps_s, "report_s": report_s}))
+
+
+def quiet_loop(config: dict[str, Any]) -> None:
+    """Trains nothing for a while: what else uses the machine then?"""
+    Path(config["file"]).touch()
+    time.sleep(config["seconds"])
+
+
+def torchrun(file: Path, steps: int) -> None:
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    steps_s = train(steps)
+    if torch.distributed.get_rank() == 0:
+        file.write_text(json.dumps({"steps_s": steps_s}))
+    torch.distributed.destroy_process_group()
+
+
+def bare(file: Path, steps: int) -> None:
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    ray.init(num_cpus=2 * WORKERS, include_dashboard=False)
+    TorchTrainer(
+        train_loop,
+        train_loop_config={"file": str(file), "steps": steps},
+        scaling_config=ScalingConfig(num_workers=WORKERS),
+        run_config=RunConfig(name="run", storage_path=str(file.parent)),
+    ).fit()
+
+
+def step(file: Path, steps: int) -> None:
+    from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
+
+    spec = TrainSpec(
+        framework="torch",
+        train_loop_per_worker="benchmarks.overhead_ways:train_loop",
+        train_loop_config={"file": str(file), "steps": steps},
+        scaling_config=ScalingConfig(num_workers=WORKERS),
+        run_config=RunConfig(name="run", storage_path=str(file.parent)),
+    )
+    run(spec, progress=False)
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    way, given = sys.argv[1], Path(sys.argv[2])
+    {"torchrun": torchrun, "bare": bare, "step": step}[way](given / f"{way}.json", int(sys.argv[3]))

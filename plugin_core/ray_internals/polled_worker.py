@@ -1,0 +1,158 @@
+"""A Ray Train worker whose controller is no actor: it answers a poll once there is news, and asks by what it answers.
+
+Ray's own worker answers at once, so its controller asks ten times a second for `report()` to return soon. This one holds
+the poll until its loop reports, raises, ends or asks. While a report waits to be registered, polls are short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.train import CheckpointConsistencyMode
+from ray.train.v2._internal.execution.context import get_train_context
+from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
+from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker as _RayTrainWorker
+
+#: Seconds after which a poll is answered without news. Meanwhile the worker does nothing else that is asked of it, such as
+#: to shut down, so not long. One controller reads the answers of all workers, so the time grows with their number.
+ASK_S, ASK_S_PER_WORKER = 0.5, 0.005
+#: The part of that time after which a poll is answered while a report waits; and the part of the time that it has waited.
+WAITING, WAITED = 0.04, 0.1
+
+
+def ask_s(workers: int) -> float:
+    return max(ASK_S, ASK_S_PER_WORKER * workers)
+
+
+@dataclass
+class Status(WorkerStatus):
+    """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`."""
+
+    questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+
+class Controller:
+    """What a worker has instead of the controller's actor handle: it hears from the controller with each poll."""
+
+    def __init__(self, news: threading.Condition):
+        self._news = news
+        self._heard = threading.Condition()
+        self._registered = 0
+        self._numbers = itertools.count()
+        self._asked: dict[int, tuple[Any, ...]] = {}
+        self._answers: dict[int, Any] = {}
+        self._waiting: dict[int, float] = {}
+        self.is_asking = False
+
+    # ---- for the train function's threads
+
+    @property
+    def get_all_reported_checkpoints(self) -> Controller:
+        """Called as that of an actor handle: `get_all_reported_checkpoints.remote(…)`."""
+        return self
+
+    def remote(self, report_index: int, mode: CheckpointConsistencyMode, timeout_s: float | None) -> ray.ObjectRef:
+        number = next(self._numbers)
+        with self._heard:
+            self._asked[number] = (report_index, mode, timeout_s)
+            self._wait(number, lambda: number in self._answers)
+            answer = self._answers.pop(number)
+        if isinstance(answer, Exception):
+            raise answer
+        return ray.put(answer)
+
+    def wait_for(self, report_index: int) -> None:
+        """Wait until so many reports are registered."""
+        with self._heard:
+            self._wait(next(self._numbers), lambda: self._registered >= report_index)
+
+    def _wait(self, number: int, over: Any) -> None:
+        if over():
+            return
+        self._waiting[number] = time.monotonic()
+        with self._news:
+            self.is_asking = True
+            self._news.notify_all()
+        self._heard.wait_for(over)
+        del self._waiting[number]
+
+    # ---- for the polls
+
+    def hear(self, registered: int, answers: dict[int, Any]) -> None:
+        with self._heard:
+            self._registered = registered
+            self._answers.update(answers)
+            self._heard.notify_all()
+
+    def questions(self) -> dict[int, tuple[Any, ...]]:
+        """Those that were not told yet."""
+        with self._heard:
+            self.is_asking = False
+            told, self._asked = self._asked, {}
+            return told
+
+    def patience_s(self, longest: float) -> float:
+        """Seconds to wait for news: few while somebody waits for the controller."""
+        with self._heard:
+            if not self._waiting:
+                return longest
+            return min(longest, WAITING * longest + WAITED * (time.monotonic() - min(self._waiting.values())))
+
+
+class RayTrainWorker(_RayTrainWorker):
+    """The class has the name of its base, which people know from Ray's dashboard and logs."""
+
+    _told = (True, False, False)
+
+    def init_train_context(self, **given: Any) -> None:
+        super().init_train_context(**given)
+        context = get_train_context()
+        # a queue tells one of those who wait that something was put: nobody but the poll waits for this
+        self._news = context.execution_context.result_queue.not_empty
+        self._controller = context.controller_actor = Controller(self._news)
+
+    def run_train_fn(self, train_fn_ref: Any) -> None:
+        super().run_train_fn(train_fn_ref)
+        threading.Thread(target=self._notice_ends, daemon=True, name="ends").start()
+
+    def _notice_ends(self) -> None:
+        """The monitor's thread ends with an error of any thread, the other one with the function."""
+        runner = get_train_context().execution_context.training_thread_runner
+        for thread in (runner._monitor_thread, runner._thread):
+            thread.join()
+            with self._news:
+                self._news.notify_all()
+
+    def poll_status(self, registered: int, answers: dict[int, Any]) -> Status:
+        """Wait for news. `registered`: the controller's number of registered reports; `answers`: see `Status`."""
+        self._controller.hear(registered, answers)
+        patience = self._controller.patience_s(ask_s(get_train_context().get_world_size()))
+        with self._news:
+            self._news.wait_for(self._has_news, patience)
+        status = super().poll_status()
+        self._told = (status.running, status.error is not None, status.preemption_info is not None)
+        return Status(**vars(status), questions=self._controller.questions())
+
+    def _has_news(self) -> bool:
+        context = get_train_context()
+        runner = context.execution_context.training_thread_runner
+        state = (
+            runner.is_running(),
+            runner.get_error() is not None,
+            context.preemption_context.preemption_info is not None,
+        )
+        return bool(context.execution_context.result_queue.queue) or self._controller.is_asking or state != self._told
+
+
+def wait_until_registered(context: Any) -> None:
+    """Wait until the controller has registered all reports of this worker: a kill no longer loses them. `context`: see
+    `worker.worker_context`."""
+    if isinstance(context.controller_actor, Controller):
+        context.controller_actor.wait_for(context.report_call_index)
+    else:
+        ray.train.get_all_reported_checkpoints(CheckpointConsistencyMode.COMMITTED)
