@@ -56,9 +56,7 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     scaling = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
     running = Running(spec_at(tmp_path, trail.file, scaling_config=scaling), head.cluster())
     trail.wait_for(5)
-    for process in second:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    head.remove_node(second)
     head.add_node(num_cpus=1)
     result = running.result()
     assert result.metrics["total"] == sum(range(12))
