@@ -95,6 +95,8 @@ class Step:
             result = await supervisor.run()
         except StepError as exc:
             await self._tell_prefect(board.finish(None))
+            if exc.details:
+                exc.add_note(exc.details)  # Prefect's log then has the user's traceback, not only that of the task
             if self.cancelled_by is not None and isinstance(exc, StepCancelledError):
                 _close_without_runner(self.cancelled_by)
             raise

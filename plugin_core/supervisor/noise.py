@@ -19,12 +19,14 @@ KNOWN = {
     r"Attempting to start training worker group of size ": "a phase says that workers are waited for",
     r"Started training worker group of size ": "a phase says how many workers started",
     r"- \(ip=\S+, pid=\d+\) world_rank=": "a phase says how many workers started",
+    r"Setting up process group for: |Moving model to device: |Wrapping provided model in ": "said in every torch training",
     r"Reporting training result \d+: ": "each report is a line of its own",
     r"Checkpoint successfully created at: ": "a report says which checkpoint is kept",
     r"(\S+ \S+\s+INFO \S+ -- )?A run snapshot was found in storage folder at: ": "the line about the restart tells it",
     r"This snapshot contains a list of checkpoints reported via ": "the line about the restart tells it",
     r"If you meant to start a brand new training job without ": "the line about the restart tells it",
     r"result: \{": "the outcome is told in words",
+    r"\S+ \S+ INFO raytrain\.driver: (waiting for|admitted after) ": "a phase tells it",
     # Ray Data: three lines or more for each dataset, so for each report of a loop that makes one
     r"(\S+ \S+\s+INFO (streaming_executor|logging_progress)\.py:\d+ -- )": "progress of each dataset, all the time",
     r"(Starting execution|Execution plan) of Dataset ": "progress of each dataset, all the time",
@@ -61,6 +63,7 @@ BLOCKS = {
 }
 #: A line before a traceback → why nobody misses both.
 TRACEBACKS = {
+    r"Exception in thread \S*completion-signaler": "Ray Data stops reading once it has enough rows",
     r"Error in training function:": "a line says it; the error at the end has the traceback",
     r"Exception raised in callback hook '\w+' from callback 'GuardCallback'": "how a training is ended on purpose",
 }
