@@ -165,7 +165,7 @@ def test_the_entrypoint_keeps_any_path_one_word(tmp_path: Path, monkeypatch: pyt
     code = "import sys; print(*sys.argv[1:], sep='\\n')"
     command = f"{shlex.join([sys.executable, '-c', code])} {entrypoints[0]}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert done.stdout.splitlines()[:3] == ["fake-driver", f"{storage}/run", "1"]
+    assert done.stdout.splitlines()[:4] == ["exec", "fake-driver", f"{storage}/run", "1"]
     assert not (tmp_path / "injected").exists()
 
 
