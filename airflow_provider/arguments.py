@@ -4,27 +4,49 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from plugin_core.engine import SpecError, did_you_mean
 
+#: The packages whose calls lie between a DAG file and an operator.
+_LIBRARIES = ("airflow", "airflow_provider", "plugin_core", "contextlib", "functools")
 _MARKS = ("{{", "{%", "{#")
 #: Between our own classes.
 _INTERNAL = ("self", "fields", "kwargs", "python_callable", "op_args", "op_kwargs")
 
 
-def check_arguments(operator: type, names: Iterable[str]) -> None:
+def check_arguments(operator: type, given: Mapping[str, Any]) -> None:
     """Raise SpecError for an argument that no class of the operator takes, with the closest one. Airflow's own error has no
     suggestion."""
     ours, all_names = _arguments(operator)
     called = getattr(operator, "custom_operator_name", operator.__name__)
-    for name in names:
-        if name not in all_names:
-            raise SpecError(
-                f"{name}: got an argument that {called} does not take; expected {', '.join(ours)}, or one that"
-                f" every operator takes{did_you_mean(name, all_names)}"
-            )
+    for name in given.keys() - all_names:
+        hint = did_you_mean(name, all_names)
+        expected = f"another name{hint}" if hint else f"{', '.join(ours)}, or one that every operator takes"
+        with noted_place(given.get("task_id")):
+            raise SpecError(f"{name}: got an argument that {called} does not take; expected {expected}")
+
+
+@contextmanager
+def noted_place(task_id: str | None) -> Iterator[None]:
+    """Add to an error the task and the line of the DAG file that made it: Airflow shows the last two calls alone, which are
+    ours."""
+    try:
+        yield
+    except SpecError as exc:
+        here = next(
+            (
+                f", in {frame.f_code.co_filename}, line {line}"
+                for frame, line in traceback.walk_stack(None)
+                if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
+            ),
+            "",
+        )
+        exc.add_note(f"in the task {task_id!r}{here}")
+        raise
 
 
 @functools.cache

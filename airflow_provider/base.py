@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
     BaseOperatorLink,
 )
 
-from airflow_provider.arguments import check_arguments, is_rendered
+from airflow_provider.arguments import check_arguments, is_rendered, noted_place
 from airflow_provider.assets import announce
 from airflow_provider.common import (
     RUN_KEY,
@@ -114,7 +114,8 @@ class RayStepOperator(BaseOperator):
         self._following: tuple[Supervisor, Any] | None = None
         #: the pages that this process knows, by the key of their link
         self.pages: dict[str, str] = {}
-        self._check_spec()
+        with noted_place(self.task_id):
+            self._check_spec()
 
     def _check_spec(self) -> None:
         """While the DAG file is parsed: raise SpecError if the spec is wrong whatever a run of the DAG brings. Contacts and

@@ -15,13 +15,11 @@ from plugin_core.runs.age import made_at
 from plugin_core.runs.pins import home_of, pin
 from plugin_core.specs.json_values import is_time
 from plugin_core.specs.parse import parse_result
-from plugin_core.specs.references import check_model_name, check_registry, is_mlflow
+from plugin_core.specs.references import REGISTRY_FOLDER, check_model_name, check_registry, is_mlflow
 from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult
 from plugin_core.storage.location import Location, default_storage_path
 
 CHAMPION = "champion"
-#: The registry's folder in a storage path.
-FOLDER = "_models"
 
 
 def open_registry(uri: str | None = None) -> Registry:
@@ -38,7 +36,7 @@ def open_registry(uri: str | None = None) -> Registry:
 
 
 def default_registry(storage_path: str | None = None) -> str:
-    return Location.of(storage_path or default_storage_path()).child(FOLDER).uri
+    return Location.of(storage_path or default_storage_path()).child(REGISTRY_FOLDER).uri
 
 
 def promote(

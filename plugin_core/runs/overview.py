@@ -17,6 +17,7 @@ from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import index_of, last_report
 from plugin_core.specs.json_values import is_count
+from plugin_core.specs.references import REGISTRY_FOLDER
 from plugin_core.storage.location import Location
 from plugin_core.storage.threads import THREADS, parallel
 
@@ -53,7 +54,7 @@ class Overview:
 def overviews(storage: Location, known: Mapping[str, Overview] | None = None) -> list[Overview]:
     """The runs in a storage, the newest first; what cannot be read is told in its place. `known`: runs that need not be
     read again, by name. Raises StorageError if the storage itself cannot be listed."""
-    names = storage.folders()
+    names = [name for name in storage.folders() if name != REGISTRY_FOLDER]
     known = known or {}
     read = parallel(lambda name: known.get(name) or _in(storage, name), names, THREADS)
     return sorted(read, key=lambda run: (-(run.began or run.changed), run.name))

@@ -80,7 +80,9 @@ def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
         case "extra_forbidden":
             names = sorted(cls.model_fields) if "." not in field else []
             accepted = f"expected {', '.join(names)}" if names else "expected no fields here"
-            return [f"{field}: unknown field, got {given}; {accepted}{did_you_mean(field, names)}"]
+            if hint := did_you_mean(field, names):  # with it nobody needs the list
+                accepted = f"expected a field of {cls.__name__}{hint}"
+            return [f"{field}: unknown field, got {given}; {accepted}"]
         case "union_tag_invalid":
             return [f"{field}.type: got {shown(error['ctx']['tag'])}; expected {error['ctx']['expected_tags']}"]
         case "missing":

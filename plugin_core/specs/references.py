@@ -24,6 +24,8 @@ def is_mlflow(uri: str) -> bool:
     return uri == "mlflow" or uri.startswith("mlflow:")
 
 
+#: The folder of the default model registry in a storage path, beside the runs.
+REGISTRY_FOLDER = "_models"
 #: Environment variable: addresses that get this installation's token even if read from an artifact.
 CLUSTERS = "RAYTRAIN_CLUSTERS"
 
@@ -34,6 +36,8 @@ def check_run_name(field: str, name: str) -> None:
             f"{field}: got {name!r}; expected 1 to 128 letters, digits and . _ - = (no slash), not"
             " starting with a dot or dash"
         )
+    if name == REGISTRY_FOLDER:
+        raise SpecError(f"{field}: got {name!r}, the folder of the model registry; expected another name")
 
 
 def check_model_name(field: str, name: str) -> None:

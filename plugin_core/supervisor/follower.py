@@ -16,7 +16,7 @@ from plugin_core.runs.directory import Phase, Position, Receipt, RunDir
 from plugin_core.runs.journal import JournalReader
 from plugin_core.specs.json_values import is_time
 from plugin_core.storage.threads import Threads
-from plugin_core.supervisor.decide import Action, Do, Job
+from plugin_core.supervisor.decide import LIVE, Action, Do, Job
 from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.job_log import JobLog, pieces
 from plugin_core.supervisor.kept_rest import rest_of
@@ -115,7 +115,10 @@ class Follower:
 
     def _tell_decision(self, action: Action, look: Look) -> None:
         receipt, newest = look.receipt, look.seen.attempt
-        text = action.do.value.format(newest=newest, next=newest + 1) + (f": {action.why}" if action.why else "")
+        text = action.why
+        if not (action.do is Do.WAIT and look.seen.job in LIVE):  # a job that does its work is not waited for
+            what = action.do.value.format(newest=newest, next=newest + 1)
+            text = f"{what}: {text}" if text else what
         if text != self._said:
             self._said = text
             data = {"submission_id": receipt.submission_id, "attempt": receipt.attempt} if receipt else {}
@@ -156,7 +159,10 @@ class Follower:
                 if "report" in entry:
                     await self._show_report(entry)
                 else:
-                    level = logging.WARNING if "why" in entry else logging.INFO
+                    restarts = "why" in entry
+                    if restarts and self._progress is not None:
+                        self._progress.restart()
+                    level = logging.WARNING if restarts else logging.INFO
                     self.tell(Event("phase", phase_in_words(entry), entry, time=_when(entry.get("time", 0.0)), level=level))
                 if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
                     await asyncio.sleep(0)

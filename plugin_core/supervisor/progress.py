@@ -49,7 +49,7 @@ class Progress:
         """Return the reading after this report."""
         if entry.get("attempt", 0) != self._attempt:
             self._attempt = entry.get("attempt", 0)
-            self._window.clear()
+            self.restart()
         fraction = self._fraction(entry)
         if not is_time(entry["time"]):
             return Reading(fraction)
@@ -63,6 +63,10 @@ class Progress:
         if fraction is not None and first_fraction is not None and fraction > first_fraction:
             eta_s = (1 - fraction) * elapsed / (fraction - first_fraction)
         return Reading(fraction, per_s, eta_s)
+
+    def restart(self) -> None:
+        """The workers start again: the rate does not count the pause, nor the steps that are repeated."""
+        self._window.clear()
 
     def _fraction(self, entry: dict[str, Any]) -> float | None:
         metrics = entry["metrics"]

@@ -40,7 +40,7 @@ def test_sigstop_of_the_triggerer_hands_over_to_another_and_its_sigcont_stops_no
     for process in first:
         process.suspend()
     it.airflow.start("triggerer")
-    wait_until(lambda: it.log().count("waiting: the job is running") >= 2)
+    wait_until(lambda: it.log().count("the job is running") >= 2)
     for process in first:
         process.resume()
     wait_until(lambda: "its Ray job continues" in it.log())

@@ -1,5 +1,6 @@
 """What an operator refuses while the DAG file is parsed."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,10 +75,12 @@ print(*sorted(heavy & (set(sys.modules) - before)))
     [
         (
             lambda: train_operator(scaling_confg={"num_workers": 2}),
-            "scaling_confg: got an argument that RayTrainOperator does not take; expected framework, train_loop_per",
+            "scaling_confg: got an argument that RayTrainOperator does not take; expected another name (did",
         ),
         (lambda: train_operator(scaling_confg={"num_workers": 2}), "(did you mean scaling_config?)"),
-        (lambda: train_operator(retrys=3), "or one that every operator takes (did you mean retries?)"),
+        (lambda: train_operator(retrys=3), "expected another name (did you mean retries?)"),
+        (lambda: train_operator(xyzzy=3), "expected framework, train_loop_per_worker, "),
+        (lambda: train_operator(xyzzy=3), ", or one that every operator takes"),
         (lambda: train_operator(ray_con_id="x"), "(did you mean ray_conn_id?)"),
         (lambda: PromoteModelOperator(task_id="p", result="/x", name="m", forced=True), "(did you mean force?)"),
         (
@@ -100,3 +103,13 @@ def test_a_subclass_takes_its_own_arguments_and_all_of_airflows() -> None:
 
     mine = Mine(task_id="t", team="a", train_loop_per_worker=loop, retries=2, pool="p", queue="q", params={"a": 1})
     assert (mine.team, mine.retries) == ("a", 2)
+
+
+@pytest.mark.parametrize("wrong", [{"scaling_confg": {}}, {"scaling_config": {"num_wrokers": 2}}])
+@pytest.mark.parametrize("make", [train_operator, lambda **wrong: ray_train_task(task_id="train", **wrong)(loop)({})])
+def test_an_error_while_the_dag_is_parsed_names_its_task_and_the_line_of_the_dag(make: Any, wrong: Any) -> None:
+    with DAG("d"), pytest.raises(SpecError) as caught:
+        make(**wrong)
+    (note,) = caught.value.__notes__
+    file = make.__code__.co_filename
+    assert re.fullmatch(rf"in the task 'train', in {re.escape(file)}, line \d+", note)

@@ -79,6 +79,7 @@ def test_what_is_damaged_or_no_run_is_a_row_that_says_so(storage: str, raytrain:
     Path(storage, "closed", ".step").write_text("a file, which cannot be listed either")
     Path(storage, "notes.txt").write_text("no folder")
     Path(storage, ".hidden").mkdir()
+    Path(storage, "_models", "digits").mkdir(parents=True)  # the registry's
     found = states(raytrain)
     expected = {"whole": "failed", "torn": "unreadable", "empty": "unreadable", "closed": "unreadable", "others": "no run"}
     assert found == {**expected, "odd-journal": "training"}

@@ -39,6 +39,15 @@ def test_the_time_between_two_attempts_is_not_a_slow_report() -> None:
     assert progress.read(entry(1001.0, attempt=2, step=1)) == Reading(0.5, 1.0, 2.0)
 
 
+def test_a_restart_within_an_attempt_is_not_a_slow_report() -> None:
+    progress = Progress({"steps": 10})
+    for step in range(4):
+        progress.read(entry(1.0 + step, step=step))
+    progress.restart()
+    assert progress.read(entry(500.0, step=2)) == Reading(0.3)
+    assert progress.read(entry(501.0, step=3)) == Reading(0.4, 1.0, pytest.approx(6.0))
+
+
 def test_a_config_with_a_nonsense_total_is_ignored() -> None:
     for total in (0, -1, "many", None):
         assert Progress({"epochs": total}).read(entry(1.0, epoch=1)).fraction is None

@@ -40,6 +40,10 @@ BAD = {
         "run_config.storage_path: got 's3://…@bucket/x' with credentials; expected a URI without them",
     ),
     "name with a slash": ({"run_config": {"name": "a/b"}}, "run_config.name: got 'a/b'; expected 1 to 128 letters"),
+    "the registry's folder": (
+        {"run_config": {"name": "_models"}},
+        "run_config.name: got '_models', the folder of the model",
+    ),
     "empty name": ({"run_config": {"name": ""}}, "run_config.name: got ''; expected 1 to 128 letters"),
     "option of another framework": (
         {"label_column": "y"},

@@ -199,7 +199,7 @@ def test_an_operator_that_defers_leaves_progress_to_the_trigger(tmp_path: Path) 
         "submitting attem",
         "attempt 1 is job",
         "attempt 1 is job",
-        "waiting: the job",
+        "the job is runni",
     ]
 
 

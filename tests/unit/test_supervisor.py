@@ -139,7 +139,7 @@ def test_a_token_rejected_midway_says_nothing_about_the_job(tmp_path: Path) -> N
 
         def listen(event: Event) -> None:
             events.append(event)
-            if event.text == "waiting: the job is running":
+            if event.text == "the job is running":
                 cluster.token = "new"
             if "returned 401" in event.text:
                 cluster.token = "old"

@@ -100,7 +100,7 @@ def test_a_run_whose_storage_hangs_says_so_and_continues_when_it_answers(
         said.append(event.text)
         if "hangs" in event.text:
             hanging.release()
-        if event.text == "waiting: the job is running":
+        if event.text == "the job is running":
             goes_on.set()
 
     with FakeCluster(plays=["hang"]) as cluster:
