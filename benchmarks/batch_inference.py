@@ -154,7 +154,7 @@ def show_memory(folder: Path, checkpoint: str, store: int = 200_000_000) -> None
     rows = 4 * store // 256
     place = folder / "memory"
     place.mkdir()
-    head = OwnHead(num_cpus=4, object_store_memory=store)
+    head = OwnHead(num_cpus=4, object_store_memory=store, preload=False)
     peaks: dict[str, Any] = {}
     try:
         for name, size in (("a quarter of it", rows // 16), ("four times it", rows)):

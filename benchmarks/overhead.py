@@ -84,6 +84,7 @@ def _cpu(head: local_head.Head) -> dict[int, tuple[str, float]]:
 def _kind(words: list[str]) -> str:
     if words[0].startswith("ray"):
         return words[0]
+    words = " ".join(words).split()  # a forked driver has a title instead
     named = [Path(word).name for word in words if not word.startswith("-") and "=" not in word]
     if "plugin_core.driver" in words:
         return "the driver"

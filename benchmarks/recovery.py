@@ -1,11 +1,12 @@
-"""What a kill costs: `make bench-recovery`, or `python -m benchmarks.recovery [SECONDS]`.
+"""What a kill costs: `make bench-recovery`, or `python -m benchmarks.recovery [ROUNDS [SECONDS]]`.
 
-Every figure is a ratio of two times taken in this one run, on this one machine: "cold start" is the time from the call of
-`run()` on a warm head to the first training step. Goodput is useful step time ÷ wall time, where a step that is repeated
-after a kill counts once.
+"Cold start" is the time from the call of `run()` on a warm head to the first training step. In each round there is one, and
+one kill of each kind; the medians count, as ratios to the cold start's. Goodput is useful step time ÷ wall time, where a
+step that is repeated after a kill counts once.
 """
 
 import contextlib
+import statistics
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ class Cost:
 
 
 def cold_start(cluster: LocalCluster, folder: Path) -> float:
+    folder.mkdir()
     trail = Trail(folder / "cold.jsonl")
     began = time.time()
     running = Running(spec_at(folder, trail.file, "cold", loop={"steps": 5, "every": EVERY, "step_s": STEP_S}), cluster)
@@ -118,21 +120,30 @@ def goodput(cluster: LocalCluster, folder: Path, seconds: float, kills: tuple[st
     return steps * STEP_S / (time.monotonic() - began), trail
 
 
-def main(seconds: float = 180.0) -> None:
+def main(rounds: float = 5, seconds: float = 180.0) -> None:
     console = Console()
     with tempfile.TemporaryDirectory() as place, environment({"RAYTRAIN_HOME": f"{place}/home"}):
         folder, cluster = Path(place), LocalCluster(num_cpus=3)
         try:
             local_head.ensure(num_cpus=3)
             cold_start(cluster, folder / "warm-up")
-            base = cold_start(cluster, folder)
-            table = Table(title="one kill, as a ratio to the cold start of a worker group in this run")
-            for name in ("killed", "→ detected", "→ next step", "steps lost", f"repeated (of {EVERY} between checkpoints)"):
+            starts: list[float] = []
+            costs: dict[str, list[Cost]] = {what: [] for what in KILLS}
+            for number in range(int(rounds)):
+                place_of_round = folder / f"{number}"
+                starts.append(cold_start(cluster, place_of_round))
+                for what, taken in costs.items():
+                    taken.append(cost_of(what, cluster, place_of_round))
+            base = statistics.median(starts)
+            table = Table(title=f"one kill, {len(starts)} rounds; the cold start of a worker group takes {base:.1f} s")
+            kept = f"steps repeated, at most (of {EVERY} between checkpoints)"
+            for name in ("killed", "→ detected, s", "→ next step, s", "÷ cold start", "steps lost", kept):
                 table.add_column(name, justify="right")
-            for what in ("worker", "driver", "head"):
-                cost = cost_of(what, cluster, folder)
-                ratios = f"{cost.detected_s / base:.2f}", f"{cost.next_step_s / base:.2f}"
-                table.add_row(what, *ratios, str(cost.lost), str(cost.repeated))
+            for what, taken in costs.items():
+                detected = statistics.median(cost.detected_s for cost in taken)
+                after = statistics.median(cost.next_step_s for cost in taken)
+                lost, repeated = sum(cost.lost for cost in taken), max(cost.repeated for cost in taken)
+                table.add_row(what, f"{detected:.2f}", f"{after:.2f}", f"{after / base:.2f}", str(lost), str(repeated))
             console.print(table)
             plain, _ = goodput(cluster, folder, seconds, ())
             kills = ("worker", "driver", "worker")[: max(1, int(seconds // 60))]

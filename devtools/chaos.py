@@ -117,7 +117,7 @@ def drivers(uri: str) -> list[psutil.Process]:
     """The living drivers of a run, on every cluster of the machine."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
+        words = " ".join(process.info["cmdline"] or []).split()  # a forked one has a title instead
         if words[1:3] == ["-m", "plugin_core.driver"] and uri in words:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() != psutil.STATUS_ZOMBIE:

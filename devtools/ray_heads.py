@@ -16,16 +16,25 @@ import psutil
 from devtools.chaos import wait_until
 from devtools.sampling import Sampler
 from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
-from plugin_core import RayCluster
+from plugin_core import LocalCluster, RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.local_head import MARK, RAYLET_IS_LATE, end_head, marked_processes
-from plugin_core.clusters.local_head_keeper import free_ports, ray_head_command, ray_head_environment
+from plugin_core.clusters.local_head_keeper import FORKING_RAY, RAY, free_ports, ray_head_command, ray_head_environment
+from plugin_core.ray_internals.forked import SOCKET
+
+
+class _LikeEmbedded(RayCluster):
+    """Its drivers are started as the embedded head's are."""
+
+    def driver_command(self) -> list[str]:
+        return LocalCluster().driver_command()
 
 
 class OwnHead:
-    """A Ray head, with more nodes when wanted, that a test may kill as it likes."""
+    """A Ray head, with more nodes when wanted, that a test may kill as it likes. `preload`: with a fork server, as the
+    embedded head; other nodes have none."""
 
-    def __init__(self, num_cpus: int = 3, object_store_memory: int | None = None):
+    def __init__(self, num_cpus: int = 3, object_store_memory: int | None = None, preload: bool = True):
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
         # Ray puts its sockets there, and the path of a socket has 107 bytes at most
         self._folder = Path(tempfile.mkdtemp(prefix="h-"))
@@ -34,6 +43,9 @@ class OwnHead:
         del self.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"]
         self.nodes: list[subprocess.Popen[bytes]] = []
         command = ray_head_command(self.ports, str(self._folder / "ray"), num_cpus, None)
+        if preload and sys.platform == "linux":
+            command[command.index(RAY)] = FORKING_RAY
+            self.environment[SOCKET] = str(self._folder / "fork")
         if object_store_memory is not None:
             command.append(f"--object-store-memory={object_store_memory}")
         self.address = f"http://127.0.0.1:{self.ports[1]}"
@@ -44,7 +56,7 @@ class OwnHead:
             raise
 
     def cluster(self, address: str | None = None) -> RayCluster:
-        return RayCluster(address or self.address, self.token, python=sys.executable)
+        return _LikeEmbedded(address or self.address, self.token, python=sys.executable)
 
     def add_node(self, num_cpus: int) -> list[psutil.Process]:
         """Another raylet on this machine; returns its processes, to be killed."""

@@ -61,12 +61,13 @@ def start(
     num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: number of cores, at least 4)")] = None,
     num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray detects)")] = None,
     idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
+    preload: Annotated[bool, typer.Option(help="import Ray Train and torch once for all workers (Linux)")] = True,
     as_json: Json = False,
 ) -> None:
     """Start the embedded cluster if it is not running, and print its address."""
     from plugin_core.clusters import local_head
 
-    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s)
+    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s, preload)
     answer(_running(head), _facts(head), as_json)
 
 

@@ -141,7 +141,8 @@ class LocalCluster(Standing):
 
     Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it
     advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
-    a small machine). `env_vars`, `env_files`: as in RayCluster.
+    a small machine). `env_vars`, `env_files`: as in RayCluster. `preload`: if this step starts it, on Linux, one process
+    imports Ray Train and torch, and workers are copies of it, unless their runtime environment sets variables.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None
@@ -149,6 +150,7 @@ class LocalCluster(Standing):
     idle_timeout_s: Seconds = 300.0
     env_vars: Variables = field(default_factory=dict, repr=False, hash=False)
     env_files: Files = field(default_factory=dict, repr=False, hash=False)
+    preload: Flag = True
     autoscaling: bool = field(default=False, init=False)
     shares_this_machine: bool = field(default=True, init=False)
 
@@ -168,7 +170,7 @@ class LocalCluster(Standing):
     async def connect(self) -> JobsClient:
         from plugin_core.clusters import local_head
 
-        head = await asyncio.to_thread(local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s)
+        head = await asyncio.to_thread(local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s, self.preload)
         return JobsClient(head.address, head.token)
 
     async def lives(self) -> bool:
@@ -183,7 +185,10 @@ class LocalCluster(Standing):
         return True
 
     def driver_command(self) -> list[str]:
-        return [sys.executable, "-m", "plugin_core.driver"]
+        from plugin_core.ray_internals import forked
+
+        # without a fork server it becomes what follows
+        return [sys.executable, forked.__file__, "-m", "plugin_core.driver"]
 
 
 def find_cluster(reference: dict[str, Any]) -> Cluster:

@@ -142,7 +142,9 @@ def _read(kind: type[T], file: Path) -> T:
     return parse(kind, file.read_bytes(), f"{file} (delete it if no head is running)")
 
 
-def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeout_s: float = 300.0) -> Head:
+def ensure(
+    num_cpus: int | None = None, num_gpus: int | None = None, idle_timeout_s: float = 300.0, preload: bool = True
+) -> Head:
     """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails."""
     folder = state_dir()
     with FileLock(folder / "lock"):
@@ -151,7 +153,7 @@ def ensure(num_cpus: int | None = None, num_gpus: int | None = None, idle_timeou
             for left in folder.parent.glob(folder.name.rpartition("-")[0] + "-*"):
                 if left == folder or (left.lstat().st_uid == os.geteuid() and _is_dead(left)):
                     _clear_stale(left)
-            head = _start(folder, num_cpus, num_gpus, idle_timeout_s)
+            head = _start(folder, _keeper_command(folder, num_cpus, num_gpus, idle_timeout_s, preload))
         (folder / "last_used").touch()
         return head
 
@@ -176,11 +178,11 @@ def end_leftovers() -> None:
                 _clear_stale(folder)
 
 
-def _start(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float) -> Head:
+def _start(folder: Path, command: list[str]) -> Head:
     deadline = time.monotonic() + START_TIMEOUT_S
     log = folder / "head.log"
     while True:
-        keeper = _start_keeper(_keeper_command(folder, num_cpus, num_gpus, idle_timeout_s), log)
+        keeper = _start_keeper(command, log)
         while keeper.poll() is None and time.monotonic() < deadline:
             if (folder / "state.json").exists():
                 head = current()
@@ -195,9 +197,12 @@ def _start(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeou
             raise ClusterUnreachableError(f"cluster: the local Ray head did not start; {log} ends with:\n{tail}")
 
 
-def _keeper_command(folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float) -> list[str]:
+def _keeper_command(
+    folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float, preload: bool
+) -> list[str]:
     command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(folder), str(idle_timeout_s)]
-    return [*command, str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
+    command += [str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
+    return [*command, "preload" if preload else ""]
 
 
 def _start_keeper(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -32,9 +32,13 @@ from filelock import FileLock
 from plugin_core.clusters import machine
 from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
 from plugin_core.errors import ClusterUnreachableError
+from plugin_core.ray_internals.forked import SOCKET
 
 #: Lower ports belong to well-known services; 10001 is Ray's.
 LOWEST_PORT = 11_000
+RAY = "ray.scripts.scripts"
+#: The same, with a fork server, which starts the workers.
+FORKING_RAY = "plugin_core.ray_internals.start_head"
 #: the head is on loopback: ignore the environment's proxies
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -72,9 +76,15 @@ def plain_executable(folder: str) -> str:
 
 
 def ray_head_command(
-    ports: list[int], temp_dir: str, num_cpus: int, num_gpus: int | None, executable: str = sys.executable
+    ports: list[int],
+    temp_dir: str,
+    num_cpus: int,
+    num_gpus: int | None,
+    executable: str = sys.executable,
+    module: str = RAY,
 ) -> list[str]:
-    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports."""
+    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports. `module`: what
+    runs it."""
     names = (
         "port",
         "dashboard-port",
@@ -84,7 +94,7 @@ def ray_head_command(
         "runtime-env-agent-port",
         "ray-client-server-port",
     )
-    command = [executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command = [executable, "-m", module, "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--dashboard-host=127.0.0.1", f"--temp-dir={temp_dir}", f"--num-cpus={num_cpus}"]
     command += ["--min-worker-port=0", "--max-worker-port=0"]
     command += [f"--{name}={port}" for name, port in zip(names, ports, strict=False)]
@@ -120,8 +130,8 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
-def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None) -> int:
-    """The keeper's main loop: start the head, publish it, watch for idleness, stop it."""
+def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None, preload: bool = True) -> int:
+    """The keeper's main loop: start the head, publish it, watch for idleness, stop it. `preload`: see `LocalCluster`."""
     alive = (folder / ALIVE).open("a")  # stays open, and locked, until this process ends
     fcntl.flock(alive, fcntl.LOCK_SH)
     _publish(folder / PLACE, here())
@@ -132,8 +142,11 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     ray_dir = os.path.join(temp_dir, "ray")
     # nobody drains this node, and Ray Train's watcher costs each worker group a process (1.4 CPU seconds, measured)
     environment = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", **ray_head_environment(ports, token), MARK: mark}
+    executable, module = plain_executable(temp_dir), RAY
+    if preload and sys.platform == "linux":  # elsewhere a process that has imported so much does not survive a fork
+        module, environment[SOCKET] = FORKING_RAY, os.path.join(temp_dir, "fork")
     ray = subprocess.Popen(
-        ray_head_command(ports, ray_dir, num_cpus, num_gpus, plain_executable(temp_dir)),
+        ray_head_command(ports, ray_dir, num_cpus, num_gpus, executable, module),
         env=environment,
         process_group=0,
         preexec_fn=_die_with_parent,
@@ -217,4 +230,6 @@ def _has_live_job(answer: list[dict[str, Any]]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(keep(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if sys.argv[4] else None))
+    folder, idle_timeout_s, num_cpus, num_gpus, preload = sys.argv[1:]
+    gpus = int(num_gpus) if num_gpus else None
+    sys.exit(keep(Path(folder), float(idle_timeout_s), int(num_cpus), gpus, preload == "preload"))

@@ -172,8 +172,7 @@ def _jobs_own() -> dict[str, Any]:
 
 @atexit.register
 def _keep_log() -> None:
-    """Keep what the job's log has by now. At exit this comes after Ray's own handler, which prints what workers said last:
-    Ray was imported later."""
+    """Keep what the job's log has by now."""
     if _log is not None:
         _log.flush()
 
@@ -251,6 +250,9 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
 def leave(code: int) -> NoReturn:
     """Exit within `EXIT_S`."""
     faulthandler.dump_traceback_later(timings.EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown(_exiting_interpreter=True)  # prints what workers said last
+    _keep_log()
     sys.stdout.flush()
     sys.stderr.flush()
     sys.exit(code)

@@ -229,7 +229,8 @@ class Observer:
         self._unreachable_since = None
         if job is None:
             return _Asked(Job.ABSENT) if incarnation == receipt.incarnation else await self._gone("")
-        # the exit code is that of the driver's own process. Where Ray loses sight of a live job, it knows none
+        # the exit code is that of the driver's process, or of its stand-in, which it does not outlive (see `forked`). Where
+        # Ray loses sight of a live job, it knows none
         ended = job.terminal and job.exit_code is not None
         return _Asked(Job(job.status.lower()), job.message, job, driver_ended=ended, actors_alive=actors_alive)
 

@@ -61,7 +61,7 @@ FIELDS: dict[str, dict[str, list[Given]]] = {
     "RayCluster": {"address": _ADDRESS, **_JOBS, "env_files": _FILES, "autoscaling": v.FLAG},
     "LocalCluster": {
         **{"num_cpus": _UNITS, "num_gpus": _AT_LEAST_NONE, "idle_timeout_s": v.SECONDS},
-        **{"env_vars": v.VARIABLES, "env_files": _FILES},
+        **{"env_vars": v.VARIABLES, "env_files": _FILES, "preload": v.FLAG},
     },
     "KubeRayCluster": {
         **{

@@ -11,8 +11,10 @@ ROOM = ROOT / "plugin_core" / "ray_internals"
 NEEDED = {
     "ray.data._internal.execution.execution_callback": {"ExecutionCallback"},
     "ray._private.dict": {"flatten_dict"},
+    "ray._private.parameter": {"RayParams"},
+    "ray._private": {"utils"},
     "ray._private.worker": {"WORKER_MODE", "global_worker"},
-    "ray._raylet": {"GcsClient"},
+    "ray._raylet": {"GcsClient", "setproctitle"},
     "ray.experimental.internal_kv": {"_internal_kv_get", "internal_kv_get_gcs_client"},
     "ray.train._internal": {"session"},
     "ray.train.v2._internal.callbacks": {"DatasetsCallback"},
@@ -53,6 +55,12 @@ def private_imports(file: Path) -> dict[str, set[str]]:
 def test_this_ray_version_has_the_private_names(module: str, names: set[str]) -> None:
     found = importlib.import_module(module)
     assert {name for name in names if hasattr(found, name)} == names
+
+
+def test_this_ray_version_has_what_the_fork_server_names() -> None:
+    from ray._private import utils
+
+    assert callable(utils.set_omp_num_threads_if_unset)
 
 
 def test_the_list_is_complete() -> None:
