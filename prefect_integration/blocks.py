@@ -68,7 +68,7 @@ class RayCluster(Block):
     num_cpus: int | None = Field(None, description="Local: CPUs to advertise if this starts the cluster.")
     num_gpus: int | None = Field(None, description="Local: GPUs to advertise if this starts the cluster.")
     idle_timeout_s: float = Field(300.0, gt=0, description="Local: stop after this many seconds without a job.")
-    preload: bool = Field(True, description="Local: import Ray Train and torch once for all workers (Linux).")
+    preload: bool = Field(True, description="Local: import torch, pandas and pyarrow once for all workers (Linux).")
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -61,7 +61,7 @@ def start(
     num_cpus: Annotated[int | None, typer.Option(help="CPUs to advertise (default: number of cores, at least 4)")] = None,
     num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray detects)")] = None,
     idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
-    preload: Annotated[bool, typer.Option(help="import Ray Train and torch once for all workers (Linux)")] = True,
+    preload: Annotated[bool, typer.Option(help="import torch, pandas and pyarrow once for all workers (Linux)")] = True,
     as_json: Json = False,
 ) -> None:
     """Start the embedded cluster if it is not running, and print its address."""

@@ -142,7 +142,7 @@ class LocalCluster(Standing):
     Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it
     advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
     a small machine). `env_vars`, `env_files`: as in RayCluster. `preload`: if this step starts it, on Linux, one process
-    imports Ray Train and torch, and workers are copies of it, unless their runtime environment sets variables.
+    imports torch, pandas and pyarrow, and workers and drivers are copies of it, unless variables are set for them.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None

@@ -32,6 +32,7 @@ from filelock import FileLock
 from plugin_core.clusters import machine
 from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
 from plugin_core.errors import ClusterUnreachableError
+from plugin_core.ray_internals.fork_server import die_with_parent
 from plugin_core.ray_internals.forked import SOCKET
 
 #: Lower ports belong to well-known services; 10001 is Ray's.
@@ -124,10 +125,7 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
 def _die_with_parent() -> None:
     """On Linux, the head gets SIGTERM when its keeper dies for any reason."""
     if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+        die_with_parent(signal.SIGTERM)
 
 
 def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None, preload: bool = True) -> int:
