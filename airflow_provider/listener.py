@@ -68,23 +68,41 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     session = object_session(row)
     if session is None:
         return
-    query = select(TaskStateStoreModel.value).filter_by(key=RUN_KEY, **ids)
-    runs = [json.loads(value) for value in session.scalars(query).all()]
+    stored = TaskStateStoreModel
+    query = select(stored.task_id, stored.map_index, stored.value).filter_by(key=RUN_KEY, **ids)
+    tasks = [
+        ({"dag_id": row.dag_id, "run_id": row.run_id, "task_id": task_id, "map_index": map_index}, json.loads(value))
+        for task_id, map_index, value in session.execute(query)
+    ]
 
     def cancel_them(_: Any) -> None:
         from plugin_core.engine import in_background
 
         # in the background: a person is waiting for the page, or the scheduler's loop is blocked
-        for run in runs:
+        for task, run in tasks:
             if isinstance(run, dict) and "uri" in run:
-                in_background(_cancel(run["uri"], run["ray_conn_id"]))
+                in_background(_cancel(task, run["uri"], run["ray_conn_id"]))
 
     # only once the task's state is committed: the trigger whose attempt is cancelled reads it (`Supervisor.wanted`)
     event.listen(session, "after_commit", cancel_them, once=True)
 
 
-async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
-    """Cancel a run if it is still active, and wait until its processes are gone."""
+def _is_over(task: dict[str, Any]) -> bool:
+    """Whether a task is over now, or its DAG run, or they were deleted. False: it was cleared and runs again."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    same = [getattr(TaskInstance, name) == value for name, value in task.items()]
+    query = select(TaskInstance.state, DagRun.state).join(TaskInstance.dag_run).where(*same)
+    with create_session() as session:
+        found = session.execute(query).one_or_none()
+    return found is None or over(found[0]) or found[1] in ("success", "failed")
+
+
+async def _cancel(task: dict[str, Any], run_uri: str, ray_conn_id: str | None) -> None:
+    """Cancel a task's run if it is still active, and wait until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
     from plugin_core.engine import RunDir, Threads, acancel, in_thread
 
@@ -92,6 +110,9 @@ async def _cancel(run_uri: str, ray_conn_id: str | None) -> None:
         rundir, threads = RunDir.at(run_uri), Threads.of(run_uri)
         attempt = await threads(rundir.latest)
         if not attempt or await threads(rundir.end, attempt) is not None:
+            return
+        # after `latest`: an attempt that was there already belongs to a try that is over, if the task is over now
+        if not await in_thread(lambda: _is_over(task)):
             return
         # record the cancel where the driver reads it: this holds whatever happens next
         await threads(rundir.cancel, attempt)

@@ -19,7 +19,14 @@ from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
 from plugin_core import LocalCluster, RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.local_head import MARK, RAYLET_IS_LATE, end_head, marked_processes
-from plugin_core.clusters.local_head_keeper import FORKING_RAY, RAY, free_ports, ray_head_command, ray_head_environment
+from plugin_core.clusters.local_head_keeper import (
+    FORKING_RAY,
+    RAY,
+    free_ports,
+    knows_itself,
+    ray_head_command,
+    ray_head_environment,
+)
 from plugin_core.ray_internals.forked import SOCKET
 
 
@@ -51,6 +58,7 @@ class OwnHead:
         self.address = f"http://127.0.0.1:{self.ports[1]}"
         try:
             self._start(command, 1)
+            wait_until(lambda: knows_itself(str(self._folder / "ray"), self.ports))
         except BaseException:
             self.close()
             raise

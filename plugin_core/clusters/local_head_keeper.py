@@ -122,6 +122,15 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
     }
 
 
+def knows_itself(temp_dir: str, ports: list[int]) -> bool:
+    """Whether a head has written its address into its folder, the last thing it does. Until then, where another Ray head
+    is on the machine, Ray sends a job's driver to that one."""
+    try:
+        return Path(temp_dir, "ray_current_cluster").read_text().endswith(f":{ports[0]}")
+    except OSError:
+        return False
+
+
 def _die_with_parent() -> None:
     """On Linux, the head gets SIGTERM when its keeper dies for any reason."""
     if sys.platform == "linux":
@@ -161,7 +170,7 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     used = _Used(folder / "last_used")
     while not stop.is_set() and ray.poll() is None:
         if not ready:
-            ready = bool(_get(head, "/api/v0/nodes?detail=1", _has_living_node))
+            ready = knows_itself(ray_dir, ports) and bool(_get(head, "/api/v0/nodes?detail=1", _has_living_node))
             if ready:
                 _publish(folder / "state.json", asdict(head))
                 (folder / "starting.json").unlink(missing_ok=True)

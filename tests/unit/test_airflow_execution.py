@@ -196,6 +196,14 @@ def fire(trigger: RayStepTrigger) -> dict[str, Any]:
 
 # ---- the listener
 
+TASK = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}
+
+
+@pytest.fixture
+def over_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no database here to ask."""
+    monkeypatch.setattr(listener, "_is_over", lambda task: True)
+
 
 class Row:
     """The part of Airflow's row of a task that the listener uses."""
@@ -207,6 +215,7 @@ class Row:
         self.state = state
 
 
+@pytest.mark.usefixtures("over_tasks")
 @pytest.mark.parametrize(("state", "job"), [("failed", "STOPPED"), ("success", "STOPPED"), ("up_for_retry", "RUNNING")])
 def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
     monkeypatch: pytest.MonkeyPatch, fake: FakeCluster, state: str, job: str
@@ -216,12 +225,24 @@ def test_a_task_that_is_over_is_cancelled_from_airflows_servers(
 
     def cancel_runs_of(row: Any, **ids: Any) -> None:
         asked.append(ids)
-        run_sync(listener._cancel(kept["run_uri"], kept["ray_conn_id"]))
+        run_sync(listener._cancel(TASK, kept["run_uri"], kept["ray_conn_id"]))
 
     monkeypatch.setattr(listener, "_cancel_runs_of", cancel_runs_of)
     listener.on_task_instance_failed(None, Row(state), None)
     assert list(fake.jobs.values()) == [job]
-    assert asked == ([] if job == "RUNNING" else [{"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}])
+    assert asked == ([] if job == "RUNNING" else [TASK])
+
+
+def test_a_task_that_was_cleared_meanwhile_keeps_its_new_attempt(
+    monkeypatch: pytest.MonkeyPatch, fake: FakeCluster
+) -> None:
+    kept = deferred_for_ever(fake).serialize()[1]
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(listener, "_is_over", asked.append)
+    run_sync(listener._cancel(TASK, kept["run_uri"], kept["ray_conn_id"]))
+    assert list(fake.jobs.values()) == ["RUNNING"]
+    assert RunDir.at(kept["run_uri"]).intent().cancel_through == 0
+    assert asked == [TASK]
 
 
 def test_a_tasks_own_process_leaves_the_listener_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +250,12 @@ def test_a_tasks_own_process_leaves_the_listener_alone(monkeypatch: pytest.Monke
     listener.on_task_instance_failed("running", task_instance(state="failed"), None)
 
 
+@pytest.mark.usefixtures("over_tasks")
 def test_the_listener_starts_no_local_cluster_to_cancel_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.claim(1, "http://x", "s")
-    run_sync(listener._cancel(rundir.uri, None))
+    run_sync(listener._cancel(TASK, rundir.uri, None))
     assert rundir.intent().cancel_through == 1
     assert not list(tmp_path.glob("head-*/state.json"))
 
@@ -259,6 +281,7 @@ def test_a_task_that_delivered_its_result_leaves_nothing_for_the_end_of_its_dag_
     assert list(store) == []
 
 
+@pytest.mark.usefixtures("over_tasks")
 def test_many_tasks_that_end_share_one_thread(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Of 500 runs that a DAG run leaves, one lives."""
     monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path))

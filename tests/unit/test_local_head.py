@@ -52,6 +52,14 @@ def test_a_head_counts_as_gone_only_when_nobody_locks_its_file(left: Path) -> No
     assert local_head.is_gone(identity(left))
 
 
+def test_a_head_knows_itself_once_its_whole_address_is_in_its_folder(tmp_path: Path) -> None:
+    file = tmp_path / "ray_current_cluster"
+    assert not keeper.knows_itself(str(tmp_path), [6379])
+    for written, knows in (("", False), ("127.0.0.1:63", False), ("127.0.0.1:6379", True), ("127.0.0.1:16379", False)):
+        file.write_text(written)
+        assert keeper.knows_itself(str(tmp_path), [6379]) == knows
+
+
 def test_unknown_facts_about_a_head_prove_nothing(left: Path, tmp_path: Path) -> None:
     assert not local_head.is_gone(identity(tmp_path / "on another volume"))
     assert not local_head.is_gone("https://ray.example:8265")
