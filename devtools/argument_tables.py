@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from airflow_provider import operators
 from plugin_core.engine import Cluster
 from plugin_core.registry.api import promote
-from plugin_core.specs import common, fields, results, runtime_env, step_kinds, tracking
+from plugin_core.specs import common, fields, function_field, results, runtime_env, step_kinds, tracking
 from plugin_core.specs.base import Model
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.step import StepSpec
@@ -43,7 +43,9 @@ WORDS: list[tuple[Any, str]] = [
     (fields.Names, "list of text"),
     (fields.Plain, "mapping"),
     (runtime_env.RuntimeEnv, "mapping"),
-    (common.Function, "[function](functions.md)"),
+    (function_field.Function, "[function](functions.md)"),
+    (function_field.Functions, "list of [functions](functions.md)"),
+    (function_field.Callbacks, "list of [callbacks](functions.md)"),
     (common.Place, "path or URI"),
     (common.Places, "list of these"),
     (common.Framework, "[framework](frameworks.md)"),

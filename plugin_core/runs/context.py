@@ -53,5 +53,11 @@ class StepContext:
             return found
         value: Any = self.spec
         for part in field.split("."):
-            value = value[part] if isinstance(value, dict) else getattr(value, part)
+            match value:
+                case dict():
+                    value = value[part]
+                case list():
+                    value = value[int(part)]
+                case _:
+                    value = getattr(value, part)
         return value if callable(value) else functions.import_function(field, value)

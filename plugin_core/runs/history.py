@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.journal import index_of, iter_reports
+from plugin_core.runs.journal import JournalReader, index_of
 from plugin_core.specs.json_values import is_number
 
 #: A table or plot of more reports than this is sampled at a fixed stride, plus the last.
 ROWS = 200
+#: The most warnings that are kept.
+WARNINGS = 20
+#: How a validation without metrics ended.
+_ENDS = {"failed": "failed; its error is in the job's log", "timed_out": "took longer than validation.timeout_s"}
 #: The most metric names that a warning lists.
 NAMES = 100
 
@@ -25,7 +29,8 @@ COUNTERS = {
 
 @dataclass
 class History:
-    """The reports of a run; those repeated by a later attempt count twice.
+    """The reports of a run; those repeated by a later attempt count twice. A checkpoint's metrics include those of its
+    validation.
 
     `there`: names of the checkpoints whose entries to keep, usually those that still exist. `score`: the metric that ranks
     checkpoints, with "/" for nested metrics.
@@ -51,20 +56,33 @@ class History:
     counters: list[str] = field(default_factory=lambda: list(COUNTERS))
     _sample: list[dict[str, Any]] = field(default_factory=list)
     _every: int = 1
+    #: what the result should warn of
+    warnings: list[str] = field(default_factory=list)
+    #: checkpoints whose report has no score, but whose validation may
+    _unscored: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, reports: Iterable[dict[str, Any]], there: Iterable[str] = (), score: str | None = None) -> History:
+    def of(cls, entries: Iterable[dict[str, Any]], there: Iterable[str] = (), score: str | None = None) -> History:
         history = cls(frozenset(there), score)
-        for entry in reports:
+        for entry in entries:
             history.add(entry)
         return history
 
     @classmethod
     def read(cls, rundir: RunDir, score: str | None = None) -> History:
         """The run's history so far, with the checkpoints that exist. Blocks. Raises StorageError."""
-        return cls.of(iter_reports(rundir), rundir.location.names(), score)
+        return cls.of(JournalReader(rundir), rundir.location.names(), score)
 
     def add(self, entry: dict[str, Any]) -> None:
+        """Take in the next entry of the journal."""
+        if "report" in entry:
+            self._add_report(entry)
+        elif entry.get("phase") == "validated":
+            self._add_validation(entry)
+        elif "warning" in entry and len(self.warnings) < WARNINGS and entry["warning"] not in self.warnings:
+            self.warnings.append(str(entry["warning"]))
+
+    def _add_report(self, entry: dict[str, Any]) -> None:
         # drop the reports of up to thousands of individual workers
         entry = {name: value for name, value in entry.items() if name != "ranks"}
         metrics = entry["metrics"]
@@ -88,10 +106,28 @@ class History:
         self.checkpointed += 1
         if self.score and not is_number(metric(metrics, self.score)):
             self.unranked += 1
+            if "validation" in entry:
+                self._unscored.add(name)
         if len(self.names) < NAMES:
             self.names.update(metrics)
         if name in self.there:
             self.checkpoints[name] = entry
+
+    def _add_validation(self, entry: dict[str, Any]) -> None:
+        name, metrics = entry["checkpoint"], entry["metrics"]
+        if name in self._unscored and self.score and is_number(metric(metrics, self.score)):
+            self._unscored.remove(name)
+            self.unranked -= 1
+        if entry["status"] != "validated":
+            self.add({"warning": f"validation: that of {name} {_ENDS.get(entry['status'], entry['status'])}"})
+        for kept in (self.checkpoints.get(name), self.last):
+            if kept is not None and kept.get("checkpoint") == name:
+                merged = {**kept, "metrics": {**kept["metrics"], **metrics}}
+                merged.pop("validation", None)
+                if kept is self.last:
+                    self.last = merged
+                if name in self.checkpoints:
+                    self.checkpoints[name] = merged
 
     @property
     def sample(self) -> list[dict[str, Any]]:

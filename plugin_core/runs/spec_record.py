@@ -66,11 +66,10 @@ def code_alone(kept: Mapping[str, Any], record: dict[str, Any]) -> bool:
     """Whether two spec records differ only in the code of functions with the same names."""
     ours, theirs = flat(record["spec"]), flat(_as_now(kept["spec"]))
 
-    def same_function(field: str) -> bool:
-        values = str(ours.get(field)), str(theirs.get(field))
-        return all(map(functions.is_by_value, values)) and len({value.partition("#")[0] for value in values}) == 1
+    def same_functions(field: str) -> bool:
+        return bool(_without_code(ours.get(field)) == _without_code(theirs.get(field)))
 
-    return all(field == MODULES or same_function(field) for field in changed_fields(kept, record))
+    return all(field == MODULES or same_functions(field) for field in changed_fields(kept, record))
 
 
 def fingerprint(record: dict[str, Any]) -> str:
@@ -80,11 +79,14 @@ def fingerprint(record: dict[str, Any]) -> str:
 
 def fields_fingerprint(record: dict[str, Any]) -> str:
     """`fingerprint` without the functions' code: equal for records that differ in `code_alone`."""
-    named = {
-        name: value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
-        for name, value in _computed(record).items()
-    }
-    return _hash(named)
+    return _hash({name: _without_code(value) for name, value in _computed(record).items()})
+
+
+def _without_code(value: Any) -> Any:
+    """A value of a spec, but of a function, or of each in a list, only the name."""
+    if isinstance(value, list):
+        return [_without_code(item) for item in value]
+    return value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
 
 
 def _computed(record: dict[str, Any]) -> dict[str, Any]:

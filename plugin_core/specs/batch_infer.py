@@ -6,8 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from plugin_core.specs.common import DatasetConfig, Framework, Function, Place
+from plugin_core.specs.common import DatasetConfig, Framework, Place
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
+from plugin_core.specs.function_field import Function
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import Bundle, StepSpec, in_sum, low_and_high, pool_bundles
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer, Strict, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
 
 from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
@@ -26,9 +24,11 @@ from plugin_core.specs.fields import (
     Tries,
     Whole,
 )
+from plugin_core.specs.function_field import Callbacks, Function
 from plugin_core.specs.json_values import RESULT, TEXT, also
 from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv
+from plugin_core.storage.described import uri_of
 from plugin_core.storage.location import normalise
 
 #: our default → why it differs from Ray's
@@ -38,37 +38,6 @@ DEPARTURES = {
 }
 
 SCHEMA = 1
-REFERENCE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
-_BY_VALUE = re.compile(r"^value:.+#[0-9a-f]+$")
-
-
-#: Marks fields that hold a user's function, which is sent with the step.
-USERS_FUNCTION = "a user's function"
-
-
-def _check_function(value: Any) -> Any:
-    if callable(value) or (isinstance(value, str) and (REFERENCE.match(value) or _BY_VALUE.match(value))):
-        return value
-    raise ValueError("expected a callable or 'package.module:function'")
-
-
-def _function_to_json(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    from plugin_core.specs.functions import by_value_name
-
-    return by_value_name(value)
-
-
-#: A function: "package.module:function" is sent by reference, a callable by value.
-Function = Annotated[
-    str | Callable[..., Any],
-    USERS_FUNCTION,
-    BeforeValidator(_check_function),
-    PlainSerializer(_function_to_json, return_type=str, when_used="json"),
-]
-
-
 #: A local path (made absolute) or a URI.
 Place = Annotated[str, Strict(), AfterValidator(normalise)]
 Places = Annotated[list[Place], Field(min_length=1)]
@@ -123,6 +92,16 @@ class CheckpointConfig(Model):
     checkpoint_score_order: Literal["max", "min"] = Field("max", description="whether a higher or a lower score is better")
 
 
+class NcclHang(Model):
+    """Ray Train's hang detection by NCCL RAS (NCCL 2.24 or newer, the program `ncclras` on the workers' nodes)."""
+
+    action: Literal["observe", "fail"] = Field(
+        "observe", description="`observe`: log the hang and keep all stacks; `fail`: also restart from the checkpoint"
+    )
+    confirm_duration_s: Seconds = Field(600.0, description="no progress of a collective for this long is a hang")
+    min_poll_interval_s: Seconds = Field(15.0, description="between two looks")
+
+
 class FailureConfig(Model):
     """How many lost workers one attempt survives; preemptions are counted separately."""
 
@@ -135,6 +114,7 @@ class FailureConfig(Model):
         False, description="let surviving workers commit a checkpoint without the lost ones"
     )
     preemption_grace_s: Grace = Field(0.0, description="how long they may go on after the deadline of the preemption")
+    nccl_hang: NcclHang | None = Field(None, description="watch NCCL's collectives for a hang; on GPUs")
 
 
 class RunConfig(Model):
@@ -146,7 +126,24 @@ class RunConfig(Model):
     storage_path: Place | None = Field(None, description="where runs are kept. None: `RAY_STORAGE`, then `~/ray_results`")
     checkpoint_config: CheckpointConfig = Field(CheckpointConfig(), description="which checkpoints stay")
     failure_config: FailureConfig = Field(FailureConfig(), description="how many failures one job survives")
+    callbacks: Callbacks = Field(
+        [], description="your `ray.train.UserCallback`s, or what makes them; they run in the driver"
+    )
     worker_runtime_env: RuntimeEnv | None = Field(None, description="Ray's `runtime_env` for the workers alone")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filesystem(cls, value: Any) -> Any:
+        """Accept Ray's `storage_filesystem` beside a path on it; kept is the URI that rebuilds it."""
+        if not isinstance(value, dict) or value.get("storage_filesystem") is None:
+            return value
+        given = {name: item for name, item in value.items() if name != "storage_filesystem"}
+        if not isinstance(path := given.get("storage_path"), str) or "://" in path:
+            raise ValueError(f"storage_path: got {shown(path)} with storage_filesystem; expected a path on that filesystem")
+        try:
+            return {**given, "storage_path": uri_of(value["storage_filesystem"], path)}
+        except ValueError as exc:
+            raise ValueError(f"storage_filesystem: {exc}") from None
 
     @model_validator(mode="after")
     def _name(self) -> Self:
@@ -183,6 +180,10 @@ FORMATS = {
 }
 
 
+#: What `resource_limits` may name, as in `ray.data.ExecutionResources`.
+READING_RESOURCES = ("CPU", "GPU", "object_store_memory", "memory")
+
+
 class SplitConfig(Model):
     """One part of the rows: "test" is about a `test_size` share, "train" the rest. A hash of the row's content, or of the
     columns `by`, with `seed` decides. So the two parts of one source never share a row, even in different steps, on
@@ -213,7 +214,13 @@ class DatasetConfig(Model):
     split: SplitConfig | None = Field(None, description="one part of the rows")
     shuffle_seed: Seed | None = Field(None, description="shuffle the rows, in the same order each time")
     materialize: Flag = Field(False, description="read once and keep in the object store, instead of once an epoch")
+    reshuffle: Flag = Field(False, description="with `shuffle_seed`: in another order each epoch, by the seed")
     shard: Flag = Field(True, description="in a training: each worker gets a share of the rows, else all of them")
+    preserve_order: Flag = Field(False, description="in a training: rows come in the order of the data; always with a seed")
+    resource_limits: dict[Name, Amount] | None = Field(
+        None, description="in a training: the most that reading may use (CPU, GPU, object_store_memory, memory)"
+    )
+    label_selector: dict[Name, Text] | None = Field(None, description="in a training: read only on nodes with these labels")
 
     @model_validator(mode="before")
     @classmethod
@@ -233,6 +240,16 @@ class DatasetConfig(Model):
             raise ValueError("path: got neither or both of path and function; expected exactly one")
         if self.path is not None and self.format is None and self.guessed_format is None:
             raise ValueError(f"format: missing, and not implied by {self.path!r}; expected {', '.join(FORMATS)}")
+        return self
+
+    @model_validator(mode="after")
+    def _reading(self) -> Self:
+        if self.reshuffle and self.shuffle_seed is None:
+            raise ValueError("reshuffle: got True without shuffle_seed; expected a seed")
+        if self.reshuffle and self.materialize:
+            raise ValueError("reshuffle: got True with materialize, which shuffles once; expected one of them")
+        if unknown := sorted(set(self.resource_limits or {}) - set(READING_RESOURCES)):
+            raise ValueError(f"resource_limits: got {shown(unknown[0])}; expected {', '.join(READING_RESOURCES)}")
         return self
 
     @property

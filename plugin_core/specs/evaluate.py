@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 
 from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import DatasetConfig, Framework, Function
+from plugin_core.specs.common import DatasetConfig, Framework
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
+from plugin_core.specs.function_field import Function
 from plugin_core.specs.json_values import also
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum, low_and_high, pool_bundles

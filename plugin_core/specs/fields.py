@@ -41,7 +41,7 @@ def _not_blank(text: str) -> str:
     return text
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """Reject sets, which have no order, and iterators, which can be read only once."""
     if value is None or isinstance(value, (list, tuple)):
         return value
@@ -89,8 +89,8 @@ Grace = Annotated[float, Strict(), AllowInfNan(False), Field(ge=0, le=MAX_SECOND
 Text = Annotated[str, Strict(), Field(max_length=MAX_TEXT), AfterValidator(readable)]
 #: The name of a column, a metric, a resource or a label.
 Name = Annotated[str, Strict(), Field(max_length=1000), AfterValidator(readable), AfterValidator(_not_blank)]
-Names = Annotated[list[Name], BeforeValidator(_listed), AfterValidator(_distinct)]
-Texts = Annotated[list[Text], BeforeValidator(_listed)]
+Names = Annotated[list[Name], BeforeValidator(listed), AfterValidator(_distinct)]
+Texts = Annotated[list[Text], BeforeValidator(listed)]
 
 
 # ---- plain data

@@ -29,7 +29,14 @@ _TORCH = {"torch": "2.6"}
 _ON_TORCH = ("torch_config", "deepspeed_config")
 
 
-_TREES = ("params", "label_column", "num_boost_round", "early_stopping_rounds", "checkpoint_frequency")
+_TREES = (
+    "params",
+    "label_column",
+    "num_boost_round",
+    "early_stopping_rounds",
+    "checkpoint_frequency",
+    "framework_callbacks",
+)
 
 
 FRAMEWORKS = {

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from plugin_core.errors import SpecError
 from plugin_core.specs import functions
-from plugin_core.specs.common import USERS_FUNCTION, DatasetConfig
+from plugin_core.specs.base import Model
+from plugin_core.specs.common import DatasetConfig
+from plugin_core.specs.function_field import USERS_FUNCTION
 from plugin_core.specs.step import StepSpec
 
 
 @functools.cache
-def function_fields(spec_class: type[StepSpec]) -> tuple[str, ...]:
-    """The fields of a spec that hold a user's function, those of type `Function`."""
-    return tuple(
-        name for name, field in spec_class.model_fields.items() if _is_function([*field.metadata, field.annotation])
+def _function_fields(model: type[Model]) -> frozenset[str]:
+    """The fields of a model that hold a user's function, or a list of them."""
+    return frozenset(
+        name for name, field in model.model_fields.items() if _is_function([*field.metadata, field.annotation])
     )
 
 
@@ -28,23 +30,28 @@ def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
     """The spec's functions by field name: those by value, those by reference."""
     by_value: dict[str, Any] = {}
     references: dict[str, str] = {}
-
-    def note(field: str, value: Any) -> None:
+    for field, value in _functions(spec, ""):
         if isinstance(value, str):
             if not functions.is_by_value(value):
                 references[field] = value
         elif callable(value):
             by_value[field] = value
-
-    for field in function_fields(type(spec)):
-        note(field, getattr(spec, field))
-    for field, dataset in _own_datasets(spec).items():
-        note(f"{field}.function", dataset.function)
-    for name, inner in _parts(spec).items():
-        theirs = spec_functions(inner)
-        for mine, its in zip((by_value, references), theirs, strict=True):
-            mine.update({f"{name}.{field}": value for field, value in its.items()})
     return by_value, references
+
+
+def _functions(model: Model, prefix: str) -> Iterator[tuple[str, Any]]:
+    """All functions of a model and of the models in it, with their dotted field names."""
+    for name, value in model:
+        if isinstance(value, Model):
+            yield from _functions(value, f"{prefix}{name}.")
+        elif name in _function_fields(type(model)):
+            items = value if isinstance(value, list) else [value]
+            names = [f"{prefix}{name}.{number}" for number in range(len(items))]
+            yield from zip(names if items is value else [f"{prefix}{name}"], items, strict=True)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                if isinstance(item, Model):
+                    yield from _functions(item, f"{prefix}{name}.{key}.")
 
 
 def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:

@@ -18,8 +18,8 @@ from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 from plugin_core.specs import outcomes
 from plugin_core.specs.batch_infer import BatchInferSpec
-from plugin_core.specs.common import REFERENCE
 from plugin_core.specs.evaluate import EvaluateSpec
+from plugin_core.specs.function_field import REFERENCE
 from plugin_core.specs.results import (
     BatchInferResult,
     EvaluationResult,

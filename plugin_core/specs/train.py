@@ -7,12 +7,14 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import DatasetConfig, Framework, Function, ScalingConfig
+from plugin_core.specs.common import DatasetConfig, Framework, ScalingConfig
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
+from plugin_core.specs.function_field import Function, Functions
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
 from plugin_core.specs.train_loop import TrainLoop
+from plugin_core.specs.validation import ValidationConfig
 
 
 class TorchConfig(Model):
@@ -23,6 +25,18 @@ class TorchConfig(Model):
     )
     init_method: Literal["env", "tcp"] = Field("env", description="how the process group finds rank 0")
     timeout_s: Count = Field(1800, description="seconds for the process group to form")
+    fault_tolerance: Literal["torchft"] | None = Field(
+        None, description="`torchft`: a lost replica group is replaced while the others go on (Ray's `TorchftConfig`)"
+    )
+    lighthouse: Plain = Field({}, description="with torchft: arguments of `torchft.coordination.LighthouseServer`")
+
+    @model_validator(mode="after")
+    def _torchft(self) -> Self:
+        if self.lighthouse and self.fault_tolerance is None:
+            raise ValueError("lighthouse: got it without fault_tolerance; expected fault_tolerance 'torchft'")
+        if self.fault_tolerance is not None and self.backend == "xla":
+            raise ValueError("fault_tolerance: got 'torchft' with backend 'xla'; expected nccl or gloo")
+        return self
 
 
 class TensorflowConfig(Model):
@@ -44,6 +58,9 @@ class TrainSpec(StepSpec):
     train_loop_config: Plain = Field({}, description="the loop's argument")
     scaling_config: ScalingConfig = Field(ScalingConfig(), description="workers and their resources")
     datasets: dict[Name, DatasetConfig] = Field({}, description="by name, for `ray.train.get_dataset_shard(name)`")
+    data_config: Function | None = Field(
+        None, description="returns a `ray.train.DataConfig` of your own, which hands the datasets to the workers"
+    )
     preprocessor: Function | None = Field(
         None,
         description='returns one of `ray.data.preprocessors`: fitted on "train", applied to all, saved with checkpoints',
@@ -60,7 +77,17 @@ class TrainSpec(StepSpec):
         None, description="with `params`: stop after so many rounds without a better metric"
     )
     checkpoint_frequency: Count | None = Field(None, description="with `params`: rounds between checkpoints; None: 10")
+    framework_callbacks: Functions | None = Field(
+        None, description="with `params`: functions that return a callback of XGBoost or LightGBM, in each worker"
+    )
+    validation: ValidationConfig | None = Field(
+        None, description="how checkpoints are validated that the loop reports with `validation=True`"
+    )
     seed: Seed | None = Field(None, description="for the random numbers of Python, NumPy and the framework, in each worker")
+    deterministic: Flag = Field(
+        False,
+        description="with `seed` and PyTorch: only deterministic algorithms (`ray.train.torch.enable_reproducibility`)",
+    )
     report_all_ranks: Flag = Field(False, description="keep every rank's reports, not only rank 0's")
     world_check: Flag = Field(True, description="fail if workers that should train together train alone")
     resume_from: CheckpointRef | None = Field(
@@ -75,7 +102,9 @@ class TrainSpec(StepSpec):
 
     def _with_workers(self, number: int) -> list[Bundle]:
         workers = (number, self.scaling_config.worker_resources())
-        return [workers, READING] if self.datasets else [workers]
+        reading = [READING] if self.datasets else []
+        validating = [(1, dict(self.validation.resources))] if self.validation is not None else []
+        return [workers, *reading, *validating]
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:
         return {"label_column": [self.label_column]} if self.label_column is not None else {}
@@ -91,12 +120,28 @@ class TrainSpec(StepSpec):
         return self
 
     @model_validator(mode="after")
+    def _data_config(self) -> Self:
+        if self.data_config is None:
+            return self
+        if not self.datasets:
+            raise ValueError("data_config: got it without datasets; expected datasets to hand out")
+        for name, dataset in self.datasets.items():
+            defaults = {field: DatasetConfig.model_fields[field].default for field in _OF_DATA_CONFIG}
+            if fields := [field for field, default in defaults.items() if getattr(dataset, field) != default]:
+                raise ValueError(
+                    f"datasets.{name}.{fields[0]}: got it with data_config; expected your DataConfig to decide it"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _framework(self) -> Self:
 
         check(self)
         return self
 
 
+#: Fields of a dataset that say how it is handed to the workers.
+_OF_DATA_CONFIG = ("shard", "preserve_order", "resource_limits", "label_selector")
 #: DeepSpeed's ZeRO stages.
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -121,11 +166,23 @@ def check(spec: TrainSpec) -> None:
         raise ValueError(f"train_loop_per_worker: missing; framework {spec.framework!r} needs it{alternative}")
     if declared and spec.train_loop_per_worker is None:
         _check_declared(spec)
+    if spec.deterministic and ("torch" not in framework.packages or spec.seed is None):
+        missing = (
+            "without seed; expected a seed"
+            if spec.seed is None
+            else f"with framework {spec.framework!r}; expected one on PyTorch"
+        )
+        raise ValueError(f"deterministic: got True {missing}")
+    if spec.framework_callbacks is not None and spec.params is None:
+        raise ValueError("framework_callbacks: got it without params; expected the train loop to pass its own callbacks")
     if spec.deepspeed_config is not None:
         _check_deepspeed(spec, spec.deepspeed_config)
 
 
 def _check_declared(spec: TrainSpec) -> None:
+    for field in ("data_config", "validation"):
+        if getattr(spec, field) is not None:
+            raise ValueError(f"{field}: got it with params; expected a train_loop_per_worker")
     if spec.label_column is None:
         raise ValueError("label_column: missing; training declared by params needs it")
     if "train" not in spec.datasets:

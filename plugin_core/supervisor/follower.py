@@ -22,7 +22,7 @@ from plugin_core.supervisor.job_log import JobLog, pieces
 from plugin_core.supervisor.kept_rest import rest_of
 from plugin_core.supervisor.observer import Look
 from plugin_core.supervisor.progress import Progress
-from plugin_core.supervisor.story import Story, phase_in_words, report_in_words
+from plugin_core.supervisor.story import Story, is_bad, phase_in_words, report_in_words
 
 #: Yield to the event loop, which many runs share, after this many lines.
 LINES_AT_ONCE = 100
@@ -159,10 +159,9 @@ class Follower:
                 if "report" in entry:
                     await self._show_report(entry)
                 else:
-                    restarts = "why" in entry
-                    if restarts and self._progress is not None:
+                    if "why" in entry and self._progress is not None:
                         self._progress.restart()
-                    level = logging.WARNING if restarts else logging.INFO
+                    level = logging.WARNING if is_bad(entry) else logging.INFO
                     self.tell(Event("phase", phase_in_words(entry), entry, time=_when(entry.get("time", 0.0)), level=level))
                 if number % LINES_AT_ONCE == LINES_AT_ONCE - 1:
                     await asyncio.sleep(0)

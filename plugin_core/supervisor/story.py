@@ -99,11 +99,20 @@ _PHASES = {
 }
 
 
+def is_bad(entry: dict[str, Any]) -> bool:
+    """Whether a journal entry about a phase is a warning."""
+    return "why" in entry or "warning" in entry or entry.get("status", "validated") != "validated"
+
+
 def phase_in_words(entry: dict[str, Any]) -> str:
     """What a journal entry about a phase says; "" if a person need not know."""
     phase = str(entry["phase"])
     if why := entry.get("why"):
         return _failure(entry, str(why))
+    if phase == "validated":
+        return _validation(entry)
+    if phase == "warning":
+        return str(entry.get("warning", ""))
     if "rows" in entry:
         return f"{phase}: {entry['rows']} rows so far"
     if "workers" in entry:
@@ -111,6 +120,13 @@ def phase_in_words(entry: dict[str, Any]) -> str:
         on = f" on {hosts} nodes" if hosts > 1 else ""
         return f"{many} worker{'s' * (many != 1)} started{on}"
     return "" if phase in _SILENT else _PHASES.get(phase, phase.replace("_", " "))
+
+
+def _validation(entry: dict[str, Any]) -> str:
+    name, status = entry.get("checkpoint"), entry.get("status")
+    if status == "validated":
+        return f"validated {name}: {in_line(entry.get('metrics', {}))}"
+    return f"the validation of {name} " + ("took longer than validation.timeout_s" if status == "timed_out" else "failed")
 
 
 def _failure(entry: dict[str, Any], why: str) -> str:

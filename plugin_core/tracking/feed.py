@@ -40,7 +40,8 @@ class Feed:
         self._rundir = rundir
         self._reader = JournalReader(rundir)
         self._waiting: list[Entry] = []
-        self._index = self._step = 0
+        #: of the last report that was logged, and of the last that was read
+        self._index = self._step = self._read = 0
         self._ending: tuple[str, str] | None = None
         self._last: list[Entry] = []
         self._wake = threading.Event()
@@ -135,7 +136,8 @@ class Feed:
     def _take_in(self) -> bool:
         """Read on; return True if there is something to log. At most a batch, however long the tracker was unreachable."""
         for line in self._reader:
-            if "report" in line and (entry := self._entry(line)) is not None:
+            entry = self._entry(line) if "report" in line else self._validation(line)
+            if entry is not None:
                 self._waiting.append(entry)
             if len(self._waiting) >= BATCH:
                 break
@@ -143,17 +145,28 @@ class Feed:
 
     def _entry(self, line: dict[str, Any]) -> Entry | None:
         index = index_of(line)
-        if index <= self._index:
-            return None  # logged already, or reported again by a restored worker
-        self._index = index
+        if index <= self._read:
+            return None  # reported again by a restored worker
+        self._read = index
         metric = self.backend.config.step_metric
         step = index
         if metric is not None and is_number(line["metrics"].get(metric)):
             step = max(int(line["metrics"][metric]), self._step)
         self._step = step
+        if index <= self._index:
+            return None  # the tracker has it
+        self._index = index
         name = line.get("checkpoint")
         checkpoint = self._rundir.location.child(name).uri if name else None
         return Entry(index, step, line["time"], numbers(line["metrics"]), checkpoint)
+
+    def _validation(self, line: dict[str, Any]) -> Entry | None:
+        """A validation's metrics, at the step of the report before it: a tracker may want steps in order. They are logged
+        with that report, or again; what the tracker had before it began here is whole up to its last report."""
+        if line.get("phase") != "validated" or not line["metrics"] or self._read < self._index:
+            return None
+        found = {**numbers(line["metrics"]), "validation/report": float(line["index"])}
+        return Entry(self._index, self._step, line["time"], found)
 
     def _pause(self, seconds: float) -> None:
         """Wait; only briefly once the run is ending."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "clusters")
+PAGES = ("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "clusters", "validation")
 #: what the last lines print
 ENDS = {
     "evaluate": r"True \{\} 0\.\d+",
@@ -18,6 +18,7 @@ ENDS = {
     "storage": r"epoch 2\n.*checkpoint_a001.*loss",
     "data": r"[0-9a-f]{16} .*/runs/customers/artifacts\n\d+\.\d",
     "clusters": r"https://ray\.example:8265\ntrain-[0-9a-f]{10}\n.*running at http://127\.0\.0\.1:\d+.*stopped",
+    "validation": r"/docs-runs/validated/checkpoint_a001_00000[34] 0\.19999",
     "retraining": r"(promoted|skipped) .*\nskipped .*skip_unchanged is set\n\d",
 }
 

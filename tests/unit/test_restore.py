@@ -268,3 +268,24 @@ def test_before_training_ray_finds_its_checkpoints_with_one_listing(many: Path, 
     manager = CheckpointManager(RayCheckpointConfig(), context)
     assert len(manager._checkpoint_results) == 100
     assert 1 <= len(asked) - before <= 3
+
+
+def test_a_validation_that_had_not_ended_is_wanted_again_after_a_repair(run: Path) -> None:
+    names = GOOD[:3]
+    entries = [
+        {"attempt": 1, "report": n, "metrics": {"loss": 1.0}, "checkpoint": name, "validation": {"fn_kwargs": {"n": n}}}
+        for n, name in enumerate(names, 1)
+    ]
+    ended = {"phase": "validated", "checkpoint": names[0], "index": 1, "status": "validated", "metrics": {"accuracy": 0.5}}
+    lines = "".join(json.dumps(entry) + "\n" for entry in [*entries, ended])
+    (run / ".step/journal/001-0001.jsonl").write_text(lines)
+    (run / SNAPSHOT).unlink()
+    assert "was rebuilt" in repair(run, CONFIG)
+    manager = CheckpointManager(RayCheckpointConfig(), StorageContext(str(run.parent), run.name))
+    pending = manager.get_pending_training_results()
+    assert {Path(checkpoint.path).name: task.fn_kwargs for checkpoint, (_, task) in pending.items()} == {
+        names[1]: {"n": 2},
+        names[2]: {"n": 3},
+    }
+    assert manager._checkpoint_results[0].metrics == {"loss": 1.0, "accuracy": 0.5}
+    assert standing(run).validating == ((names[1], 2), (names[2], 3))

@@ -152,6 +152,23 @@ def test_reports_that_a_tracker_already_has_are_not_logged_again(rundir: RunDir)
     assert backend.ended == ["left"]
 
 
+def test_a_validation_is_logged_at_the_step_of_the_report_before_it(rundir: RunDir) -> None:
+    journal(rundir, 1, 2, 3)
+    place = rundir.step.child("journal", "001-0001.jsonl")
+    reports = (place.read() or b"").splitlines(keepends=True)
+    ended = {"attempt": 1, "time": 9.0, "phase": "validated", "status": "validated"}
+    ended |= {"checkpoint": "c", "index": 1, "metrics": {"accuracy": 0.5}}
+    line = json.dumps(ended).encode() + b"\n"
+    place.write(b"".join([*reports[:2], line, reports[2]]))
+    expected = {"accuracy": 0.5, "validation/report": 1.0}
+    for there, logged in ((0, [1, 2, "v", 3]), (2, ["v", 3]), (3, [])):
+        feeds, backend = feed(rundir, there=there)
+        feeds.begin()
+        feeds.end("finished")
+        assert ["v" if entry.metrics == expected else entry.index for entry in backend.entries] == logged
+        assert all(entry.step == 2 for entry in backend.entries if entry.metrics == expected)
+
+
 def test_a_tracker_that_comes_back_gets_what_it_missed(rundir: RunDir) -> None:
     feeds, backend = feed(rundir)
     feeds.begin()

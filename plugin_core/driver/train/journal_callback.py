@@ -10,6 +10,7 @@ from typing import Any
 from plugin_core.driver import takeover
 from plugin_core.driver.train import restarts
 from plugin_core.driver.train.snapshot import Standing
+from plugin_core.ray_internals import validations
 from plugin_core.ray_internals.controller import (
     ControllerCallback,
     ReportCallback,
@@ -36,7 +37,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
     after the checkpoint's, so repeated reports repeat an index.
 
-    The entry of a restart says why, and what the workers resume from; that of a failure says why.
+    The entry of a restart says why, and what the workers resume from; that of a failure says why. A report whose checkpoint
+    is to be validated says so, and an entry says how that ended.
     """
 
     def __init__(
@@ -62,6 +64,20 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._failed = False
         self._resumes = standing.checkpoint
         self._workers: dict[int, str] = {}
+        #: the index of each checkpoint whose validation has not ended
+        self._validating = dict(standing.validating)
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        validations.listen(self._validated)
+
+    def _validated(self, checkpoint: str, status: str, metrics: dict[str, Any]) -> None:
+        index = self._validating.pop(checkpoint, 0)
+        said = {"phase": "validated", "checkpoint": checkpoint, "index": index, "status": status, "metrics": metrics}
+        self._append(said)
+
+    def warn(self, sentence: str) -> None:
+        """Keep a warning for the result."""
+        self._append({"phase": "warning", "warning": takeover.masked(sentence)})
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._index = self._start
@@ -97,6 +113,9 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         }
         if self._all_ranks:
             entry["ranks"] = metrics
+        if name is not None and (wanted := validations.wanted(training_report.validation)) is not None:
+            self._validating[name] = self._index
+            entry["validation"] = wanted
         self._append(entry)
         if self._then is not None and self._writer is not None:
             self._writer.flush()

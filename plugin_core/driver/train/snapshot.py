@@ -29,12 +29,14 @@ from plugin_core.storage.threads import parallel
 @dataclass(frozen=True)
 class Standing:
     """A run's state before an attempt: the number of `reports` so far, the `index` (from 1; see `journal_callback`) of the
-    report whose `checkpoint` it resumes from, and the journal entries `lost` in a kill."""
+    report whose `checkpoint` it resumes from, the journal entries `lost` in a kill, and the index of each checkpoint whose
+    validation has not ended."""
 
     reports: int = 0
     index: int = 0
     lost: tuple[dict[str, Any], ...] = ()
     checkpoint: str = ""
+    validating: tuple[tuple[str, int], ...] = ()
 
 
 def standing_of(rundir: RunDir, history: History) -> Standing:
@@ -47,10 +49,12 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
     lost = []
     for number, entry in enumerate((entry for entry in listed if entry.name not in index), start=1):
         report = {"report": reports + number, "index": last + number}
-        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name})
+        wanted = {} if entry.validation is None else {"validation": entry.validation}
+        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name, **wanted})
         index[entry.name] = last + number
     last_name = listed[-1].name if listed else ""
-    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), last_name)
+    validating = tuple((entry.name, index[entry.name]) for entry in listed if entry.validation is not None)
+    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), last_name, validating)
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:
@@ -61,7 +65,9 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
     place = rundir.location.child(SNAPSHOT)
     data = place.read(at_most=None)
     listed, problem = snapshot.parse(data) if data is not None else ([], "is missing")
-    journaled = [snapshot.Registered(name, entry["metrics"]) for name, entry in history.checkpoints.items()]
+    journaled = [
+        snapshot.Registered(name, entry["metrics"], entry.get("validation")) for name, entry in history.checkpoints.items()
+    ]
     if data is None and not journaled:
         return ""
     usable = _Usable(rundir, config, history.there)

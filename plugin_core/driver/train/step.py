@@ -14,9 +14,11 @@ from plugin_core.driver import takeover
 from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.resources import fitting
+from plugin_core.driver.train.data_config import data_config
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, worker_environment
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.driver.train.validation import validation_config
 from plugin_core.driver.train.worker import WorkerOptions, wrap
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.loops import artifacts
@@ -50,6 +52,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     _set_ray_defaults(spec)  # before Ray Train is imported
     from plugin_core.driver.train.guard_callback import GuardCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
+    from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
     from plugin_core.ray_internals.trainer import leave_out_helpers
 
@@ -70,19 +73,20 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         warm_start=warm_start,
         score_attribute=checkpoints.checkpoint_score_attribute,
         artifact_bytes=spec.limits.artifact_bytes,
+        deterministic=spec.deterministic,
+        validates=spec.validation is not None,
         environment=context.worker_environment,
     )
-    callbacks = [
-        JournalCallback(
-            uri,
-            attempt,
-            standing_of(context.rundir, history),
-            on_report,
-            all_ranks=spec.report_all_ranks,
-            max_failures=spec.run_config.failure_config.max_failures,
-        ),
-        GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, watches_fence=not context.own_job),
-    ]
+    journal = JournalCallback(
+        uri,
+        attempt,
+        standing_of(context.rundir, history),
+        on_report,
+        all_ranks=spec.report_all_ranks,
+        max_failures=spec.run_config.failure_config.max_failures,
+    )
+    guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, watches_fence=not context.own_job)
+    callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()
@@ -102,7 +106,11 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         scaling_config=_scaling_config(spec, context.room),
         run_config=_run_config(spec, context, callbacks),
         datasets=datasets,
-        dataset_config=_dataset_config(spec),
+        dataset_config=data_config(context, spec),
+        validation_config=validation_config(context, spec),
+        framework_callbacks=[
+            context.function(f"framework_callbacks.{number}") for number in range(len(spec.framework_callbacks or []))
+        ],
     )
     trainer = build_trainer(spec, inputs)
     leave_out_helpers(trainer, own_job=context.own_job)
@@ -128,6 +136,10 @@ def _set_ray_defaults(spec: TrainSpec) -> None:
     if scheduling is not None:
         # seconds the controller blocks on a request for the workers' resources (Ray's default is 60 s)
         os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", f"{min(60.0, scheduling):g}")
+    if (hang := spec.run_config.failure_config.nccl_hang) is not None:
+        os.environ["RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR"] = "1"
+        for name, value in hang.model_dump().items():
+            os.environ[f"RAY_TRAIN_NCCL_RAS_{name.upper()}"] = str(value)
     # otherwise every line printed by a worker appears twice in the job's log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
@@ -152,18 +164,10 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         storage_path=parent or "/",
         storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
         checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
-        failure_config=FailureConfig(**ours.failure_config.model_dump()),
+        failure_config=FailureConfig(**ours.failure_config.model_dump(exclude={"nccl_hang"})),
         worker_runtime_env=_worker_runtime_env(spec),
         callbacks=callbacks,
     )
-
-
-def _dataset_config(spec: TrainSpec) -> Any:
-    if all(config.shard for config in spec.datasets.values()):
-        return None  # Ray's default: every dataset is split among the workers
-    from ray.train import DataConfig
-
-    return DataConfig(datasets_to_split=[name for name, config in spec.datasets.items() if config.shard])
 
 
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
@@ -225,7 +229,7 @@ def _warnings(history: History) -> list[str]:
             "the training reported nothing, so it has no metrics and no checkpoint; expected"
             " ray.train.report(metrics, checkpoint=…) in its loop"
         ]
-    return _score_warnings(history)
+    return [*_score_warnings(history), *history.warnings]
 
 
 def _best_score(history: History, best: CheckpointRef | None) -> float | None:

@@ -36,8 +36,9 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 class WorkerOptions:
     """What a worker needs to know about its run. `warm_start`: URI of another run's checkpoint; `score_attribute`: the
     metric that Ray ranks checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`:
-    stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `environment`:
-    variables of rank 0 and of the others."""
+    stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
+    only deterministic algorithms; `validates`: reports may ask for a validation; `environment`: variables of rank 0 and of
+    the others."""
 
     run_uri: str
     attempt: int
@@ -48,6 +49,8 @@ class WorkerOptions:
     score_attribute: str | None = None
     preprocessor: str | None = None
     artifact_bytes: int = 0
+    deterministic: bool = False
+    validates: bool = True
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
 
@@ -62,7 +65,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
         check_world = _WorldCheck(options.world_of)
         artifacts, log = _install(options, check_world)
         if options.seed is not None:
-            set_seed(options.framework, options.seed)
+            set_seed(options.framework, options.seed, deterministic=options.deterministic)
         try:
             returned = call_with(loop, config)
             if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
@@ -138,6 +141,11 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
         ) -> None:
             if not isinstance(metrics, Mapping):
                 raise SpecError(f"metrics: got {shown(metrics)}; expected a dict, as in ray.train.report({{'loss': 0.5}})")
+            if kwargs.get("validation") and not options.validates:
+                raise SpecError(
+                    "validation: missing from the spec, but the train loop calls ray.train.report(…, validation=…);"
+                    " expected the function that validates a checkpoint"
+                )
             check_world()
             # a replayed epoch must not reuse the directory of its first run, which top-K may delete later; rank 0 names
             # the directory for all ranks
@@ -210,10 +218,12 @@ def _numbers_taken(options: WorkerOptions) -> int:
 
 def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:
     """Make metrics JSON-safe. Ray ranks a checkpoint without a score last, but fails on a null score, which NaN becomes."""
-    safe: dict[str, Any] = json_safe(metrics)
-    if score_attribute is None:
-        return safe
-    return _without_null(safe, score_attribute.split("/"))
+    return without_null(json_safe(metrics), score_attribute)
+
+
+def without_null(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:
+    """Metrics without the score if it is null."""
+    return metrics if score_attribute is None else _without_null(metrics, score_attribute.split("/"))
 
 
 def _without_null(metrics: dict[str, Any], path: list[str]) -> dict[str, Any]:

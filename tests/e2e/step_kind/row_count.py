@@ -4,7 +4,8 @@ from typing import Literal
 
 from plugin_core.driver import datasets
 from plugin_core.runs.context import StepContext
-from plugin_core.specs.common import DatasetConfig, Function
+from plugin_core.specs.common import DatasetConfig
+from plugin_core.specs.function_field import Function
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.step import Bundle, StepSpec
 from plugin_core.specs.step_kinds import StepKind, declare

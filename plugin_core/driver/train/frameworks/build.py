@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,13 @@ class TrainerInputs:
     run_config: Any
     datasets: dict[str, Any]
     dataset_config: Any = None
+    validation_config: Any = None
+    #: makes the framework's own callbacks, in each worker
+    framework_callbacks: Sequence[Callable[[], Any]] = ()
 
     def for_trainer(self) -> dict[str, Any]:
         """The keyword arguments of all Ray trainers, except the loop and its config."""
-        names = ("scaling_config", "run_config", "datasets", "dataset_config")
+        names = ("scaling_config", "run_config", "datasets", "dataset_config", "validation_config")
         return {name: getattr(self, name) for name in names}
 
 
@@ -53,6 +56,8 @@ def require_packages(spec: TrainSpec) -> None:
         require("framework", spec.framework, package, spec.framework, oldest)
     if spec.framework == "tensorflow" and worker_environment(spec)["TF_USE_LEGACY_KERAS"] == "1":
         require("tensorflow_config.legacy_keras", True, "tf_keras", "tensorflow")
+    if spec.torch_config is not None and spec.torch_config.fault_tolerance == "torchft":
+        require("torch_config.fault_tolerance", "torchft", "torchft", "torchft")
     if spec.deepspeed_config is not None:
         require("deepspeed_config", spec.deepspeed_config, "deepspeed", "deepspeed")
 

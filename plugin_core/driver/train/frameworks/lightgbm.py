@@ -55,5 +55,5 @@ def declared_loop(config: dict[str, Any]) -> None:
         valid_sets=list(data.values()),
         valid_names=list(data),
         init_model=model,
-        callbacks=[report],
+        callbacks=[*(made() for made in config["callbacks"]), report],
     )

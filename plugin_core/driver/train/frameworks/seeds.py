@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-def set_seed(framework: str, seed: int) -> None:
+def set_seed(framework: str, seed: int, *, deterministic: bool = False) -> None:
     """Seed Python, NumPy and the framework in this worker, the same on every rank, so that all build the same model.
 
     JAX has no global state: a loop makes its own keys from `config`. XGBoost and LightGBM have the parameter `seed`, which
-    `trees` sets. Nondeterministic GPU kernels stay nondeterministic; for PyTorch see
-    `ray.train.torch.enable_reproducibility`.
+    `trees` sets. Nondeterministic GPU kernels stay nondeterministic; with `deterministic`, PyTorch uses none of them
+    (`ray.train.torch.enable_reproducibility`).
     """
     # import everything first: some imports draw random numbers
     seeds: list[Callable[[int], Any]] = [random.seed]
@@ -33,5 +33,9 @@ def set_seed(framework: str, seed: int) -> None:
         import tensorflow as tf
 
         seeds.append(tf.random.set_seed)
+    if deterministic:
+        from ray.train.torch import enable_reproducibility
+
+        seeds.append(enable_reproducibility)
     for set_one in seeds:
         set_one(seed)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from plugin_core.driver.train.frameworks.build import TrainerInputs
+from plugin_core.errors import SpecError
+from plugin_core.ray_internals.torchft import torchft_config
 from plugin_core.specs import TorchConfig, TrainSpec
 
 
@@ -26,8 +28,23 @@ def build(spec: TrainSpec, inputs: TrainerInputs) -> Any:
 def _torch_config(options: TorchConfig) -> Any:
     from ray.train.torch import TorchConfig as RayTorchConfig
 
+    given = {"init_method": options.init_method, "timeout_s": options.timeout_s}
     if options.backend == "xla":
         from ray.train.torch.xla import TorchXLAConfig
 
-        return TorchXLAConfig(init_method=options.init_method, timeout_s=options.timeout_s)
-    return RayTorchConfig(backend=options.backend, init_method=options.init_method, timeout_s=options.timeout_s)
+        return TorchXLAConfig(**given)
+    if options.fault_tolerance == "torchft":
+        return _torchft_config(lighthouse_kwargs=options.lighthouse, backend=options.backend, **given)
+    return RayTorchConfig(backend=options.backend, **given)
+
+
+def _torchft_config(**options: Any) -> Any:
+    import ray
+
+    try:
+        return torchft_config(**options)
+    except ImportError:
+        raise SpecError(
+            f"torch_config.fault_tolerance: got 'torchft', which Ray {ray.__version__} on the cluster does not have;"
+            " expected a newer Ray, or None"
+        ) from None

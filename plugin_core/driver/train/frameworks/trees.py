@@ -45,6 +45,7 @@ def trainer_arguments(
                 f" {', '.join(columns)}"
             )
     config = {
+        "callbacks": inputs.framework_callbacks,
         "params": {**({} if spec.seed is None else {"seed": spec.seed}), **(spec.params or {})},
         "label_column": spec.label_column,
         "num_boost_round": spec.num_boost_round or DEFAULT_ROUNDS,

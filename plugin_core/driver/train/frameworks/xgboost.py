@@ -50,5 +50,5 @@ def declared_loop(config: dict[str, Any]) -> None:
         evals=[(matrix, name) for name, matrix in data.items()],
         xgb_model=model,
         verbose_eval=False,
-        callbacks=[Report()],
+        callbacks=[*(made() for made in config["callbacks"]), Report()],
     )

@@ -1,0 +1,78 @@
+"""A filesystem object as the URI that rebuilds it wherever a step runs.
+
+What the URI could not say is refused, a secret first of all: an object would have to be pickled, with all that it holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from plugin_core.storage.uris import OPTIONS, SECRET, quoted
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+#: S3 options that a URI need not say: each process has its own.
+_S3_OURS = {"connect_timeout", "request_timeout", "background_writes", "load_frequency"}
+#: fsspec's protocols → the schemes that open them.
+_SCHEMES = {
+    "file": "file",
+    "local": "file",
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "az": "abfs",
+}
+_OTHERWISE = "expected a URI as storage_path, and credentials from the environment of the cluster"
+
+
+def uri_of(filesystem: FileSystem, path: str) -> str:
+    """The URI of `path` on `filesystem`: pyarrow's local one, S3, a part of another, or one of fsspec's. Raises ValueError
+    for one that no URI can describe; the message has no values of its options."""
+    from pyarrow import fs
+
+    match filesystem:
+        case fs.SubTreeFileSystem():
+            return uri_of(filesystem.base_fs, f"{filesystem.base_path.rstrip('/')}/{path.lstrip('/')}")
+        case fs.LocalFileSystem():
+            return path
+        case fs.S3FileSystem():
+            return _s3(filesystem, path)
+        case fs.PyFileSystem() if isinstance(filesystem.handler, fs.FSSpecHandler):
+            return _fsspec(filesystem.handler.fs, path)
+        case fs.FileSystem():
+            raise ValueError(f"got a {type(filesystem).__name__}, which no URI describes; {_OTHERWISE}")
+        case _:
+            raise ValueError(f"got a {type(filesystem).__name__}; expected a pyarrow.fs.FileSystem")
+
+
+def _s3(filesystem: Any, path: str) -> str:
+    from pyarrow.fs import S3FileSystem
+
+    _, (options,) = filesystem.__reduce__()
+    _, (defaults,) = S3FileSystem(region=options["region"]).__reduce__()
+    given = {name: value for name, value in options.items() if value and value != defaults[name] and name not in _S3_OURS}
+    return _uri("s3", path, {"region": options["region"], **given})
+
+
+def _fsspec(filesystem: Any, path: str) -> str:
+    protocols = [filesystem.protocol] if isinstance(filesystem.protocol, str) else list(filesystem.protocol)
+    scheme = next((_SCHEMES[name] for name in protocols if name in _SCHEMES), None)
+    if scheme is None:
+        raise ValueError(f"got fsspec's {protocols[0]!r}; expected one of {', '.join(sorted(_SCHEMES))}, or a URI")
+    options = {name: value for name, value in filesystem.storage_options.items() if value not in (None, "", False)}
+    return path if scheme == "file" else _uri(scheme, path, options)
+
+
+def _uri(scheme: str, path: str, options: dict[str, Any]) -> str:
+    known = OPTIONS[scheme] or frozenset()
+    for name, value in options.items():
+        if SECRET.search(name):
+            raise ValueError(f"got a filesystem with its own {name}; {_OTHERWISE}")
+        if name not in known or not isinstance(value, (str, int, float)):
+            raise ValueError(f"got a filesystem with {name}, which a {scheme}:// URI cannot say; {_OTHERWISE}")
+    said = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in sorted(options.items())}
+    return f"{scheme}://{quoted(path.strip('/'))}" + (f"?{urlencode(said)}" if said else "")
