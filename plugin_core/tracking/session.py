@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 #: tracker (also its module here, and the extra that installs it) → the package it needs
 PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
 #: Seconds a training waits for its trackers to begin, so that the workers know the tracking run; and seconds its end waits
-#: for a tracker that makes no progress.
-BEGIN_S, STALL_S = 20.0, 20.0
+#: for a tracker that makes no progress: a few calls to a server that is busy, each of which a client gives up after 10 s
+#: and repeats once.
+BEGIN_S, STALL_S = 20.0, 60.0
 #: Seconds a tracker gets to begin where nothing else waits for it: a busy machine may take half a minute to import its
 #: client alone.
 PATIENT_S = 300.0

@@ -52,7 +52,7 @@ def spec_of(name: str, folder: Path, around: str, epochs: int) -> TrainSpec:
         loop = f"plugin_core.driver.train.frameworks.{name}:declared_loop"
         config = {"params": {"seed": spec.seed, **spec.params}, "label_column": spec.label_column}
         config |= {"num_boost_round": epochs, "early_stopping_rounds": None, "checkpoint_frequency": 1}
-        config |= {"datasets": ["train"]}
+        config |= {"datasets": ["train"], "callbacks": []}
         fields = {"params": None, "label_column": None, "num_boost_round": None, "early_stopping_rounds": None}
         fields |= {"checkpoint_frequency": None, "datasets": {"train": spec.datasets["train"]}}
     if spec.deepspeed_config is not None:
