@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,24 @@ def xgboost_notes() -> Any:
 def lightgbm_notes() -> Any:
     """The same of LightGBM."""
     return lambda env: _note(env.iteration)
+
+
+def torchft_loop(config: dict[str, Any]) -> None:
+    """Ray's packaged example of torchft; kills its own worker of rank 1 once, at step `die_at`."""
+    import ray.train
+    import torchft
+    from ray.train.v2.examples.pytorch.torchft_linear_example import train_func
+
+    once, rank, step_of = Path(config["once"]), ray.train.get_context().get_world_rank(), torchft.Manager.current_step
+
+    def current_step(self: Any) -> int:
+        step: int = step_of(self)
+        with Path(config["trail"]).open("a") as stream:
+            stream.write(f"{rank} {os.getpid()} {step}\n")
+        if rank == 1 and step >= config["die_at"] and not once.exists():
+            once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step
+
+    torchft.Manager.current_step = current_step
+    train_func(config)

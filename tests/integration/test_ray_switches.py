@@ -143,3 +143,27 @@ def test_a_framework_calls_its_own_callbacks_in_each_worker(
     )
     assert run(spec, cluster).reports == 3
     assert (tmp_path / "notes").read_text().split() == ["0", "1", "2"]
+
+
+@pytest.mark.slow
+def test_torchft_replaces_a_killed_replica_while_the_other_goes_on(tmp_path: Path, cluster: LocalCluster) -> None:
+    """The loop is that of Ray's packaged example."""
+    trail = tmp_path / "trail"
+    config = {"num_steps": 40, "training_requires_all_workers": False, "die_at": 10}
+    spec = spec_at(
+        tmp_path,
+        framework="torch",
+        train_loop_per_worker=switches.torchft_loop,
+        train_loop_config={**config, "once": str(tmp_path / "once"), "trail": str(trail)},
+        scaling_config={"num_workers": 2},
+        torch_config={"backend": "gloo", "fault_tolerance": "torchft", "lighthouse": {"min_replicas": 1}},
+    )
+    result = run(spec, cluster)
+    assert result.run.attempt == 1
+    lines = [[int(number) for number in line.split()] for line in trail.read_text().splitlines()]
+    first, second = ({pid for rank, pid, _ in lines if rank == mine} for mine in (0, 1))
+    assert (len(first), len(second)) == (1, 2), "rank 0 was never restarted"
+    for pid in first | {lines[-1][1]}:
+        steps = [step for _, each, step in lines if each == pid]
+        assert steps == sorted(steps)
+        assert steps[-1] >= 40

@@ -15,7 +15,7 @@ from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.resources import fitting
 from plugin_core.driver.train.data_config import data_config
-from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, worker_environment
+from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, replicas_are_apart, worker_environment
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
 from plugin_core.driver.train.validation import validation_config
@@ -69,7 +69,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         attempt,
         framework=spec.framework,
         seed=spec.seed,
-        world_of=spec.framework if spec.world_check else None,
+        world_of=spec.framework if spec.world_check and not replicas_are_apart(spec) else None,
         warm_start=warm_start,
         score_attribute=checkpoints.checkpoint_score_attribute,
         artifact_bytes=spec.limits.artifact_bytes,

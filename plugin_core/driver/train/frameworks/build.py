@@ -50,13 +50,18 @@ def worker_environment(spec: TrainSpec) -> dict[str, str]:
     return environment
 
 
+def replicas_are_apart(spec: TrainSpec) -> bool:
+    """Whether each worker has a process group of its own, and joins the others by torchft."""
+    return spec.torch_config is not None and spec.torch_config.fault_tolerance == "torchft"
+
+
 def require_packages(spec: TrainSpec) -> None:
     """Raise SpecError if a package of the spec's framework is missing here or too old."""
     for package, oldest in FRAMEWORKS[spec.framework].packages.items():
         require("framework", spec.framework, package, spec.framework, oldest)
     if spec.framework == "tensorflow" and worker_environment(spec)["TF_USE_LEGACY_KERAS"] == "1":
         require("tensorflow_config.legacy_keras", True, "tf_keras", "tensorflow")
-    if spec.torch_config is not None and spec.torch_config.fault_tolerance == "torchft":
+    if replicas_are_apart(spec):
         require("torch_config.fault_tolerance", "torchft", "torchft", "torchft")
     if spec.deepspeed_config is not None:
         require("deepspeed_config", spec.deepspeed_config, "deepspeed", "deepspeed")
