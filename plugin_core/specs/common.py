@@ -34,6 +34,9 @@ from plugin_core.storage.location import normalise
 #: our default → why it differs from Ray's
 DEPARTURES = {
     "FailureConfig.max_failures": "3, not 0: a lost worker should cost one checkpoint interval, not the step",
+    "FailureConfig.nccl_hang": "a field for Ray's variables RAY_TRAIN_NCCL_RAS_…",
+    "TorchConfig.fault_tolerance": "a field for Ray's `TorchftConfig`",
+    "TorchConfig.lighthouse": "its `lighthouse_kwargs`",
     "RunConfig.name": "required, not a timestamp: the name is the run's identity, by which a retry resumes it",
 }
 

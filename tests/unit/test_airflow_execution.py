@@ -56,6 +56,30 @@ def test_execute_submits_and_defers_and_the_trigger_brings_the_result(fake: Fake
     assert fake.submits == 1
 
 
+class Notify:
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None: ...
+
+
+def validate(checkpoint: Any) -> dict[str, Any]:
+    raise NotImplementedError
+
+
+def test_a_validation_and_callbacks_travel_with_a_tasks_step(fake: FakeCluster, tmp_path: Path) -> None:
+    operator = train_operator(
+        ray_conn_id="fake",
+        validation={"fn": validate, "fn_kwargs": {"day": "{{ ds }}"}},
+        run_config={"callbacks": [Notify, "package.module:Notify"]},
+    )
+    operator.render_template_fields({"ds": "2026-11-25"})
+    with pytest.raises(TaskDeferred):
+        operator.execute({"ti": task_instance()})
+    record = RunDir.at(str(tmp_path / "d--r--train")).read_record()["spec"]
+    assert record["validation"]["fn"].startswith("value:validate#")
+    assert record["validation"]["fn_kwargs"] == {"day": "2026-11-25"}
+    first, second = record["run_config"]["callbacks"]
+    assert (first.partition("#")[0], second) == ("value:Notify", "package.module:Notify")
+
+
 def links_of(operator: RayStepOperator) -> dict[str, str]:
     """What Airflow collects at the end of the task's process. There is no XCom here: asking it would be an error."""
     return {link.name: link.get_link(operator, ti_key=task_instance()) for link in operator.operator_extra_links}

@@ -79,14 +79,3 @@ def test_every_parameter_of_ray_train_is_a_field_or_left_out_with_a_reason(name:
 def test_the_lists_name_only_what_ray_has() -> None:
     known = {f"{name}.{parameter}" for name, theirs, _ in CLASSES for parameter in inspect.signature(theirs).parameters}
     assert set(ELSEWHERE | LEFT_OUT) <= known
-
-
-def test_a_default_is_rays_or_a_departure() -> None:
-    for name, theirs, ours in CLASSES:
-        for parameter in inspect.signature(theirs).parameters.values():
-            field = ours.model_fields.get(parameter.name) if ours is not None else None
-            if field is None or name == "Trainer" or f"{name}.{parameter.name}" in specs.DEPARTURES:
-                continue
-            default = field.get_default(call_default_factory=True)
-            if not isinstance(default, (list, specs.CheckpointConfig, specs.FailureConfig)) and not field.is_required():
-                assert default == parameter.default, f"{name}.{parameter.name}"
