@@ -48,7 +48,11 @@ def dataset(path: str) -> dict[str, list[Given]]:
         "split.by": v.NAMES,
         "shuffle_seed": v.SEED,
         "materialize": v.FLAG,
+        "reshuffle": v.FLAG,
         "shard": v.FLAG,
+        "preserve_order": v.FLAG,
+        "resource_limits": v.MAPPING,
+        "label_selector": v.MAPPING,
     }
     return {path: v.DATASET, **{f"{path}.{name}": given for name, given in fields.items()}}
 
@@ -111,6 +115,27 @@ TREES: dict[str, list[Given]] = {
     "num_boost_round": v.COUNT,
     "early_stopping_rounds": v.COUNT,
     "checkpoint_frequency": v.COUNT,
+    "framework_callbacks": v.FUNCTIONS,
+    "framework_callbacks.0": v.FUNCTION,
+}
+SWITCHES: dict[str, list[Given]] = {
+    "validation": [given for given in v.CONFIG if given.name != "a class"],
+    "validation.fn": v.FUNCTION,
+    "validation.fn_kwargs": v.MAPPING,
+    "validation.timeout_s": v.SECONDS,
+    "validation.resources": v.MAPPING,
+    "validation.resources.CPU": v.AMOUNT,
+    "validation.max_retries": v.WHOLE,
+    "data_config": v.FUNCTION,
+    "deterministic": v.FLAG,
+    "run_config.callbacks": v.FUNCTIONS,
+    "run_config.callbacks.0": v.FUNCTION,
+    "run_config.failure_config.nccl_hang": v.CONFIG,
+    "run_config.failure_config.nccl_hang.action": v.WORD,
+    "run_config.failure_config.nccl_hang.confirm_duration_s": v.SECONDS,
+    "run_config.failure_config.nccl_hang.min_poll_interval_s": v.SECONDS,
+    "torch_config.fault_tolerance": v.WORD,
+    "torch_config.lighthouse": v.MAPPING,
 }
 DEEPSPEED: dict[str, list[Given]] = {
     "deepspeed_config": v.MAPPING,

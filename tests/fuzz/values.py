@@ -115,6 +115,7 @@ FUNCTION = [
     *_wrong(a_name="loop", empty="", a_number=5, a_flag=True, a_path="../a:b", two="a:b:c", spaces="a b:c", half="a:"),
     *_wrong(a_command="a:b; touch x", nul="a:b\0", surrogate="\ud800:b", a_list=["a:b"], call="os:system('x')"),
 ]
+FUNCTIONS = [*NOTHING, *_wrong(text="a:b", a_number=5, a_mapping={"a": "b:c"}, a_name=["loop"], numbers=[1], a_set={"a:b"})]
 TRAIN_LOOP = [*FUNCTION, *(given for given in NOTHING if given.name == "a class")]
 PLACE = [
     *NOTHING,
