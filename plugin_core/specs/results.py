@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -22,12 +23,19 @@ from plugin_core.specs.json_values import RESULT, TEXT, also, json_safe
 from plugin_core.storage.location import Location, normalise
 
 if TYPE_CHECKING:
+    import pandas
     import ray.train
+    from matplotlib.figure import Figure
 
 
 SCHEMA = 1
 #: Bytes of JSON. A reference passes through an engine's database; anything beyond this stays in result.json only.
 REFERENCE_BYTES = 2048
+
+
+def _public(name: str) -> Any:
+    """A public function, of a room above this one: it reads run directories."""
+    return getattr(importlib.import_module("plugin_core"), name)
 
 
 class _Reference(BaseModel):
@@ -165,6 +173,15 @@ class TrainResult(StepResult):
         checkpoint = CheckpointRef(uri=Location.of(run.uri).child("checkpoint_fake").uri)
         return cls(run=run, metrics=metrics, checkpoint=checkpoint, reports=1)
 
+    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
+        """Every report so far as a pandas DataFrame, while the run lives too: see `plugin_core.history`."""
+        return _public("history")(self.run.uri, metrics, **options)
+
+    def plot(self, *metrics: str) -> Figure:
+        """A picture of the metrics so far (default: the first six): see `plugin_core.plot`."""
+        drawn: Figure = _public("plot")(self.run.uri, *metrics)
+        return drawn
+
     def load(self) -> ray.train.Result:
         """Ray's own result of the run, read from storage (without `return_value` and `error`)."""
         from ray.train import Result
@@ -248,6 +265,14 @@ class TuneResult(StepResult):
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         best, trials = TrainResult.played(spec.train, run, metrics), {"finished": spec.trials, "stopped": 0, "failed": 0}
         return cls(run=run, metrics=metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json")
+
+    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
+        """The best trial's reports: see `TrainResult.history`."""
+        return self.best.history(metrics, **options)
+
+    def plot(self, *metrics: str) -> Figure:
+        """A picture of the best trial's metrics: see `TrainResult.plot`."""
+        return self.best.plot(*metrics)
 
     @property
     def checkpoint(self) -> CheckpointRef | None:
