@@ -33,8 +33,8 @@ Points = list[tuple[float, float]]
 
 def plot(run: str, *metrics: str) -> Figure:
     """Draw metrics of a run so far, by its path or URI, each in a diagram of its own (default: the first `CURVES`). Many
-    reports are sampled (`History.sample`); of those that a later attempt repeated, the last are drawn. Of a search: those
-    of its best trial. Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
+    reports are sampled (`History.sample`); of those that a later attempt repeated, the last are drawn. Of a search and
+    a retraining as for `history`. Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
     require("plot", run, "matplotlib", "history", where="here")
     if len(metrics) > MOST_CURVES:
         raise SpecError(f"metrics: got {len(metrics)}; expected at most {MOST_CURVES}")

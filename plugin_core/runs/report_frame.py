@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import did_you_mean, shown
-from plugin_core.runs.directory import RunDir
+from plugin_core.runs.directory import CHILDREN, RunDir, run_name
 from plugin_core.runs.journal import index_of, iter_reports
 from plugin_core.specs.extras import require
 from plugin_core.specs.json_values import flat, is_count, is_number, is_time
@@ -39,7 +39,7 @@ def history(
     run: str, metrics: Sequence[str] | None = None, *, rank: int | None = None, repeated: bool = False
 ) -> pandas.DataFrame:
     """The reports of a run so far, by its path or URI: a row for each, and one for each rank of it where the run kept them
-    (`report_all_ranks`). Of a search: those of its best trial.
+    (`report_all_ranks`). Of a search: those of its best trial; of a retraining: those of its training.
 
     Columns: `report` (its number), `index` (its number in a training that nothing interrupted), `attempt`, `rank`, `time`
     (seconds since the epoch), `checkpoint` (its URI, which may be deleted by now; None without one), and a column for each
@@ -61,14 +61,19 @@ def history(
 
 
 def training_of(rundir: RunDir) -> RunDir:
-    """The run whose journal has the reports: of a search the best trial's, else this one. Raises SpecError."""
-    if rundir.read_record()["kind"] != "tune":
+    """The run whose journal has the reports: of a search its best trial, of a retraining its training, else this one.
+    Raises SpecError."""
+    kind = rundir.read_record()["kind"]
+    if kind == "retrain":
+        training = rundir.child(run_name(rundir.name, "train"))
+        return training if training.exists() else rundir
+    if kind != "tune":
         return rundir
     result = rundir.result()
     if not isinstance(result, TuneResult):
         raise SpecError(
             f"run: got {rundir.uri!r}, a search without a result yet; expected a finished search, a training, or a trial"
-            f" of the search (a folder in {rundir.location.child('_children').uri})"
+            f" of the search (a folder in {rundir.location.child(CHILDREN).uri})"
         )
     return rundir.child(result.best.run.name)
 

@@ -155,7 +155,20 @@ class StepResult(_Reference):
         return cls(run=run, metrics=metrics)
 
 
-class TrainResult(StepResult):
+class _Trained(StepResult):
+    """The result of a step that trains. Of a search, the reports are its best trial's."""
+
+    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
+        """Every report so far as a pandas DataFrame, while the run lives too: see `plugin_core.history`."""
+        return _public("history")(self.run.uri, metrics, **options)
+
+    def plot(self, *metrics: str) -> Figure:
+        """A picture of the metrics so far (default: the first six): see `plugin_core.plot`."""
+        drawn: Figure = _public("plot")(self.run.uri, *metrics)
+        return drawn
+
+
+class TrainResult(_Trained):
     """`metrics`: the run's last report. `checkpoint`: the latest one. `best_checkpoint`: the best by the spec's score,
     `best_score`: that score. `dataset`: the fingerprint of its datasets (see `dataset_fingerprint`). `artifacts`: the
     folder of the workers' files (see `artifacts`)."""
@@ -172,15 +185,6 @@ class TrainResult(StepResult):
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         checkpoint = CheckpointRef(uri=Location.of(run.uri).child("checkpoint_fake").uri)
         return cls(run=run, metrics=metrics, checkpoint=checkpoint, reports=1)
-
-    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
-        """Every report so far as a pandas DataFrame, while the run lives too: see `plugin_core.history`."""
-        return _public("history")(self.run.uri, metrics, **options)
-
-    def plot(self, *metrics: str) -> Figure:
-        """A picture of the metrics so far (default: the first six): see `plugin_core.plot`."""
-        drawn: Figure = _public("plot")(self.run.uri, *metrics)
-        return drawn
 
     def load(self) -> ray.train.Result:
         """Ray's own result of the run, read from storage (without `return_value` and `error`)."""
@@ -241,7 +245,7 @@ class EvaluationRef(_Reference):
         return value
 
 
-class TuneResult(StepResult):
+class TuneResult(_Trained):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
     `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
 
@@ -266,14 +270,6 @@ class TuneResult(StepResult):
         best, trials = TrainResult.played(spec.train, run, metrics), {"finished": spec.trials, "stopped": 0, "failed": 0}
         return cls(run=run, metrics=metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json")
 
-    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
-        """The best trial's reports: see `TrainResult.history`."""
-        return self.best.history(metrics, **options)
-
-    def plot(self, *metrics: str) -> Figure:
-        """A picture of the best trial's metrics: see `TrainResult.plot`."""
-        return self.best.plot(*metrics)
-
     @property
     def checkpoint(self) -> CheckpointRef | None:
         """The best trial's best checkpoint if its spec ranks them, else its last one."""
@@ -293,7 +289,7 @@ class BatchInferResult(StepResult):
         return cls(run=run, metrics=metrics, output=f"{run.uri}/predictions", rows=0)
 
 
-class RetrainResult(StepResult):
+class RetrainResult(_Trained):
     """`outcome`: the new checkpoint was "promoted", the champion was "kept", or the retraining was "skipped" for lack of
     new data; `reason` says why. `champion`: the version that the alias points to afterwards, `checkpoint`: its checkpoint.
     `metrics`: the new checkpoint's. `trained`, `evaluated`: the runs of the two steps."""

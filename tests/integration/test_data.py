@@ -1,5 +1,6 @@
 """Datasets of a step on a real Ray: formats, parts, which are split among the workers, and a preprocessor fitted once."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,53 @@ def test_each_format_is_read(tmp_path: Path) -> None:
     assert rows(DatasetConfig(path=str(tmp_path / "rows.jsonl"))) == [{"a": 1}, {"a": 2}]
     assert rows(DatasetConfig(path=str(tmp_path / "rows.csv"), columns=["b"])) == [{"b": "x"}, {"b": "y"}]
     assert rows(DatasetConfig(path=str(disk), format="huggingface")) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_tensorflows_records_are_read(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def features(number: int) -> Any:
+        of = tf.train.Feature
+        return tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "id": of(int64_list=tf.train.Int64List(value=[number])),
+                    "x": of(float_list=tf.train.FloatList(value=[number / 2, 1.0])),
+                    "name": of(bytes_list=tf.train.BytesList(value=[f"n{number}".encode()])),
+                }
+            )
+        )
+
+    for name, options in (("a.tfrecords", None), ("b.tfrecord.gz", tf.io.TFRecordOptions(compression_type="GZIP"))):
+        with tf.io.TFRecordWriter(str(tmp_path / name), options) as writer:
+            for number in range(3):
+                writer.write(features(number).SerializeToString())
+        found = sorted(rows(DatasetConfig(path=str(tmp_path / name))), key=lambda row: row["id"])
+        assert [row["id"] for row in found] == [0, 1, 2]
+        assert [row["name"] for row in found] == [b"n0", b"n1", b"n2"]
+        assert [list(row["x"]) for row in found] == [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]
+        assert list(rows(DatasetConfig(path=str(tmp_path / name), columns=["id"]))[0]) == ["id"]
+
+
+def test_avro_is_read(tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="fastavro, of the extra avro, is not installed")
+    schema = {"type": "record", "name": "row", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
+    written = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    with (tmp_path / "rows.avro").open("wb") as file:
+        fastavro.writer(file, schema, written)
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.avro"))) == written
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.avro"), columns=["b"])) == [{"b": "x"}, {"b": "y"}]
+
+
+def test_lines_of_json_are_read_from_files_of_any_kind(tmp_path: Path) -> None:
+    lines = b'{"a": 1, "b": {"c": [1]}}\n{"a": 2, "b": {"c": []}}\n'
+    (tmp_path / "rows.jsonl").write_bytes(lines)
+    (tmp_path / "rows.json").write_bytes(lines)
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines))
+    for name in ("rows.jsonl", "rows.json", "rows.jsonl.gz"):
+        assert [row["a"] for row in rows(DatasetConfig(path=str(tmp_path / name)))] == [1, 2], name
+    folder = DatasetConfig(path=str(tmp_path), format="json", columns=["a"])
+    assert sorted(row["a"] for row in rows(folder)) == [1, 1, 1, 2, 2, 2]
 
 
 def test_a_folder_that_huggingface_did_not_write_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import plugin_core
 from devtools.written_runs import write_run
-from plugin_core import RunRef, TrainResult, TuneResult
+from plugin_core import RetrainResult, RunRef, TrainResult, TuneResult
+from plugin_core.driver.retrain import part_name
 from plugin_core.errors import SpecError
 from plugin_core.runs import report_frame
 from plugin_core.runs.directory import RunDir
@@ -228,10 +229,22 @@ def test_a_searchs_history_is_that_of_its_best_trial(tmp_path: Path) -> None:
         run=RunRef(uri=search.uri, name="search"), best=best, best_config={}, trials={"finished": 1}, table="t"
     )
     search.write_result(result)
-    assert plugin_core.history(search.uri)["loss"].tolist() == [1.0, 0.5], "also where the storage was moved to"
-    here = result.model_copy(update={"best": TrainResult(run=RunRef(uri=trial.uri, name="trial-1"))})
-    assert here.history(["loss"], rank=0)["loss"].tolist() == [1.0, 0.5]
-    assert here.plot("loss").axes
+    assert result.history()["loss"].tolist() == [1.0, 0.5], "also where the storage was moved to"
+    assert labels(result.plot("loss")) == ["loss"]
+
+
+def test_a_retrainings_history_is_that_of_its_training(tmp_path: Path) -> None:
+    retraining = write_run(str(tmp_path), "weekly", "training", reports=0)
+    record = json.loads(Path(retraining.uri, ".step/spec.json").read_text())
+    Path(retraining.uri, ".step/spec.json").write_text(json.dumps({**record, "kind": "retrain"}))
+    assert len(plugin_core.history(retraining.uri)) == 0, "it has not begun to train"
+    part = retraining.child(part_name(retraining, "train"))
+    part.write_child_spec(retraining.read_spec())
+    writer = JournalWriter(part, 1)
+    writer.append(report(1, loss=1.0))
+    writer.close()
+    result = RetrainResult(run=RunRef(uri=retraining.uri, name="weekly"), outcome="kept", reason="f1", champion=1)
+    assert result.history()["loss"].tolist() == [1.0]
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
