@@ -44,8 +44,12 @@ def history(
     """Print every report of a run so far, as if nothing had been killed. A long table is thinned; JSON and CSV have all."""
     from plugin_core.runs.report_frame import history as read
 
-    if as_csv and (as_json or plot):
-        raise SpecError(f"--csv: got it with {'--json' if as_json else '--plot'}; expected one of them")
+    if as_csv and as_json:
+        raise SpecError("--csv: got it with --json; expected one of them")
+    table = {"--csv": as_csv, "--metric": metric, "--rank": rank is not None, "--repeated": repeated}
+    for option, given in table.items():
+        if plot and given:
+            raise SpecError(f"{option}: got it with --plot, which draws rank 0's METRIC; expected one of them")
     if output is not None and not plot:
         raise SpecError(f"--output: got {str(output)!r} without --plot; expected both")
     rundir = open_run(run, storage)

@@ -86,9 +86,14 @@ def needed_columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
 
 def needed_rows(spec: StepSpec, field: str, config: DatasetConfig) -> int:
     """The minimum number of rows that a step or nested step needs from the dataset in `field`."""
+    return owner(spec, field).needed_rows(config)
+
+
+def owner(spec: StepSpec, field: str) -> StepSpec:
+    """The step, or nested step, whose own dataset is in `field`."""
     part, _, rest = field.partition(".")
     inner = getattr(spec, part)
-    return needed_rows(inner, rest, config) if isinstance(inner, StepSpec) else spec.needed_rows(config)
+    return owner(inner, rest) if isinstance(inner, StepSpec) else spec
 
 
 def too_few_rows(field: str, config: DatasetConfig, there: int, rows: int) -> SpecError:

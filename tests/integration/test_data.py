@@ -15,10 +15,11 @@ import ray
 
 from plugin_core import DatasetConfig, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, execute
 from plugin_core.driver.datasets import load
-from plugin_core.errors import SpecError
+from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.storage.location import be_patient
+from plugin_core.supervisor.dataset_views import DatasetView, dataset_views
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +109,28 @@ def test_lines_of_json_are_read_from_files_of_any_kind(tmp_path: Path) -> None:
 def test_a_folder_that_huggingface_did_not_write_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"has no state\.json that lists files; expected a folder written by datasets"):
         rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
+
+
+def look(function: Any, **fields: Any) -> DatasetView:
+    """What `raytrain data` shows of the dataset that this function returns."""
+    spec = TrainSpec(framework="python", train_loop_per_worker=seeing, datasets={"train": {"function": function, **fields}})
+    (view,) = dataset_views(spec, 2, False, pytest.fail)
+    return view
+
+
+def test_a_functions_dataset_is_shown_and_counted_only_if_asked() -> None:
+    view = look(lambda count: ray.data.from_items([{"a": n} for n in range(count)]), kwargs={"count": 4}, shuffle_seed=1)
+    assert (view.rows, view.rows_per_worker, view.schema) == (None, None, {"a": "int64"})
+    assert view.first == [{"a": 0}, {"a": 1}]
+    assert view.source[0].endswith("<lambda>")
+
+
+def test_a_function_that_returns_something_else_or_fails_is_told() -> None:
+    with pytest.raises(SpecError, match=r"datasets\.train\.function: got one that returns list; expected .* a Ray Dataset"):
+        look(lambda: [1, 2])
+    with pytest.raises(UserCodeError, match="division by zero") as caught:
+        look(lambda: 1 / 0)
+    assert "look(lambda: 1 / 0)" in caught.value.details
 
 
 def make_preprocessor() -> Any:

@@ -120,7 +120,10 @@ def test_a_picture_is_written_here_or_where_asked(storage: str, raytrain: Raytra
     ("options", "words"),
     [
         (["--csv", "--json"], "--csv: got it with --json; expected one of them"),
-        (["--csv", "--plot", "loss"], "--csv: got it with --plot; expected one of them"),
+        (["--csv", "--plot", "loss"], "--csv: got it with --plot, which draws rank 0's METRIC; expected one of them"),
+        (["--rank", "0", "--plot", "loss"], "--rank: got it with --plot"),
+        (["--repeated", "--plot", "loss"], "--repeated: got it with --plot"),
+        (["--metric", "epoch", "--plot", "loss"], "--metric: got it with --plot"),
         (["--output", "x.png"], "--output: got 'x.png' without --plot; expected both"),
         (["--plot", "los"], "metrics: got 'los', which no report has; expected one of 'epoch', 'loss'"),
         (["--rank", "2"], "rank: got 2, of which"),
