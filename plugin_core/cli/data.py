@@ -76,6 +76,8 @@ def _workers(view: DatasetView) -> str:
     assert view.workers is not None
     number = " to ".join(map(str, view.workers))
     workers = f"{number} worker{'s' * (view.workers != [1])}"
+    if view.shard is None:
+        return f"workers: {workers}; data_config decides what each gets"
     if not view.shard:
         return f"workers: {workers}, each gets all rows"
     if view.rows_per_worker is None:

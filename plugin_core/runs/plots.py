@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+import itertools
 import warnings
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.plain_text import plain
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import COUNTERS, History
-from plugin_core.runs.journal import index_of, iter_reports
-from plugin_core.runs.report_frame import no_metric, training_of
+from plugin_core.runs.history import COUNTERS, ROWS
+from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.runs.report_frame import COLUMNS, no_metric, training_of
 from plugin_core.specs.extras import require
 from plugin_core.specs.json_values import flat, is_number
 
@@ -29,55 +30,103 @@ LARGEST = 1e300
 LABEL = 60
 
 Points = list[tuple[float, float]]
+Counters = dict[str, float]
 
 
 def plot(run: str, *metrics: str) -> Figure:
-    """Draw metrics of a run so far, by its path or URI, each in a diagram of its own (default: the first `CURVES`). Many
-    reports are sampled (`History.sample`); of those that a later attempt repeated, the last are drawn. Of a search and
-    a retraining as for `history`. Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
+    """Draw metrics of a run so far, by its path or URI, each in a diagram of its own (default: the first `CURVES`): about
+    `ROWS` points of each, without those that were repeated after a kill. Of a search and a retraining as for `history`.
+    Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
     require("plot", run, "matplotlib", "history", where="here")
     if len(metrics) > MOST_CURVES:
         raise SpecError(f"metrics: got {len(metrics)}; expected at most {MOST_CURVES}")
-    history = History.of(iter_reports(training_of(RunDir.at(run))))
-    drawn = curves(history, metrics)
-    if not drawn:
+    drawing = Drawing(JournalReader(training_of(RunDir.at(run))), metrics)
+    if not drawing.curves:
         raise SpecError(
             f"run: got {run!r}, which has no metric to draw yet; expected at least two reports of the same number"
         )
-    return figure(history, drawn)
+    return drawing.figure()
 
 
-def curves(history: History, wanted: Collection[str] = ()) -> dict[str, Points]:
-    """The points of each metric that has at least two, over the first counter that all reports share, or else over the
-    index of the report. `wanted`: these, or SpecError; else the first `CURVES`."""
-    counter = _counter(history)
-    found: dict[str, dict[float, float]] = {}
-    for entry in _uninterrupted(history.sample):
-        place = entry["metrics"][counter] if counter else index_of(entry)
-        if not _drawable(place):
-            continue
-        for name, value in flat(entry["metrics"], "/").items():
-            if _drawable(value) and (name in wanted if wanted else name not in (*COUNTERS, "progress")):
-                found.setdefault(name, {})[place] = value
-    for name in wanted:
-        if name not in found:
-            known = [name for name, value in flat(history.metrics, "/").items() if _drawable(value)]
-            raise no_metric("metrics", name, known)
-    names = list(wanted) or list(found)[:CURVES]
-    return {name: points for name in names if len(points := sorted(found[name].items())) > 1}
+class _Curve:
+    """The points of one metric, thinned to at most `ROWS` and the last: (index of the report, its counters, value)."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, Counters, float]] = []
+        self._last: tuple[int, Counters, float] | None = None
+        self._count, self._every = 0, 1
+
+    def add(self, index: int, counters: Counters, value: float) -> None:
+        while self.points and self.points[-1][0] >= index:
+            self.points.pop()  # repeated
+        self._last = (index, counters, value)
+        self._count += 1
+        if self._count % self._every == 0:
+            self.points.append(self._last)
+            if len(self.points) > ROWS:
+                self._every *= 2
+                self.points = self.points[1::2]
+
+    def until(self, index: int, counter: str | None) -> Points:
+        """The points up to this report, over a counter or the index, in order; of several at one place the last."""
+        there = [*self.points, *([self._last] if self._last is not None else [])]
+        return sorted({counters[counter] if counter else at: value for at, counters, value in there if at <= index}.items())
 
 
-def figure(history: History, drawn: dict[str, Points]) -> Figure:
-    """Draw `curves`, one below the other. The names are shown as they are, not as mathematics."""
-    from matplotlib.figure import Figure
+class Drawing:
+    """The curves in a journal's entries: of the metrics `wanted`, or SpecError; else of the first `CURVES`. A curve has at
+    least two points; it is drawn over the first counter that all reports share, or else over the index of the report."""
 
-    made = Figure(figsize=(7, 2.2 * len(drawn)), layout="constrained")
-    for axes, (name, points) in zip(made.subplots(len(drawn), squeeze=False)[:, 0], drawn.items(), strict=True):
-        axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 30 else None, markersize=3)
-        axes.set_ylabel(_label(name), parse_math=False)
-        axes.grid(alpha=0.3)
-    axes.set_xlabel(_counter(history) or "report")
-    return made
+    def __init__(self, entries: Iterable[dict[str, Any]], wanted: Sequence[str] = ()):
+        self._wanted = wanted
+        self._counters = list(COUNTERS)
+        self._index = 0
+        self._found: dict[str, _Curve] = {}
+        #: the reports whose checkpoint is being validated
+        self._validating: dict[str, tuple[int, Counters]] = {}
+        for entry in entries:
+            self._add(entry)
+        self.counter = self._counters[0] if self._counters and self._found else None
+        for name in wanted:
+            if name not in self._found:
+                raise no_metric("metrics", name, list(self._found))
+        names = wanted or [name for name in self._found if name not in (*COUNTERS, "progress")]
+        drawn = ((name, self._found[name].until(self._index, self.counter)) for name in names)
+        some = ((name, points) for name, points in drawn if len(points) > 1)
+        self.curves: dict[str, Points] = dict(itertools.islice(some, len(wanted) or CURVES))
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        name, metrics = entry.get("checkpoint") or "", entry.get("metrics", {})
+        if "report" in entry:
+            index = index_of(entry)
+            counters = {counter: metrics[counter] for counter in self._counters if _drawable(metrics.get(counter))}
+            self._counters = list(counters)
+            if not _drawable(index):
+                return
+            self._index = index
+            if "validation" in entry:
+                self._validating[name] = (index, counters)
+        elif entry.get("phase") == "validated" and name in self._validating:
+            index, counters = self._validating.pop(name)
+        else:
+            return
+        for metric, value in flat(metrics, "/").items():
+            if _drawable(value) and (metric in self._found or metric in self._wanted or len(self._found) < COLUMNS):
+                self._found.setdefault(metric, _Curve()).add(index, counters, value)
+
+    def figure(self) -> Figure:
+        """The curves, one below the other. The names are shown as they are, not as mathematics."""
+        from matplotlib.figure import Figure
+
+        made = Figure(figsize=(7, 2.2 * len(self.curves)), layout="constrained")
+        for axes, (name, points) in zip(
+            made.subplots(len(self.curves), squeeze=False)[:, 0], self.curves.items(), strict=True
+        ):
+            axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 30 else None, markersize=3)
+            axes.set_ylabel(_label(name), parse_math=False)
+            axes.grid(alpha=0.3)
+        axes.set_xlabel(self.counter or "report")
+        return made
 
 
 def png(made: Figure, dpi: int = 80) -> bytes:
@@ -86,20 +135,6 @@ def png(made: Figure, dpi: int = 80) -> bytes:
         warnings.filterwarnings("ignore", message="Glyph")  # a name may be in any script
         made.savefig(file, format="png", dpi=dpi)
     return file.getvalue()
-
-
-def _counter(history: History) -> str | None:
-    return history.counters[0] if history.counters else None
-
-
-def _uninterrupted(reports: Iterable[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The reports that no later one replaced."""
-    kept: list[dict[str, Any]] = []
-    for entry in reports:
-        while kept and index_of(kept[-1]) >= index_of(entry):
-            kept.pop()
-        kept.append(entry)
-    return kept
 
 
 def _drawable(value: Any) -> bool:

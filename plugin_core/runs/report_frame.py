@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.runs.directory import CHILDREN, RunDir, run_name
-from plugin_core.runs.journal import index_of, iter_reports
+from plugin_core.runs.journal import JournalReader, index_of
 from plugin_core.specs.extras import require
 from plugin_core.specs.json_values import flat, is_count, is_number, is_time
 from plugin_core.specs.results import TuneResult
@@ -43,7 +43,8 @@ def history(
 
     Columns: `report` (its number), `index` (its number in a training that nothing interrupted), `attempt`, `rank`, `time`
     (seconds since the epoch), `checkpoint` (its URI, which may be deleted by now; None without one), and a column for each
-    metric, "a/b" for a nested one. What a report has not, and null, is NaN, beside text None.
+    metric, "a/b" for a nested one. The metrics of a checkpoint's validation are in the row of its report. What a report has
+    not, and null, is NaN, beside text None.
 
     After a kill the workers go on from their last checkpoint, and repeat the reports since. The frame is that of a training
     without the kill: a report that a later one of the same or a lower index replaced is left out. `repeated`: it is there
@@ -55,8 +56,11 @@ def history(
     require("history", run, "pandas", "history", where="here")
     rundir = training_of(RunDir.at(run))
     table = _Table(rundir, metrics, rank)
-    for entry in iter_reports(rundir):
-        table.add(entry)
+    for entry in JournalReader(rundir):
+        if "report" in entry:
+            table.add(entry)
+        elif entry.get("phase") == "validated":
+            table.add_validation(entry)
     return table.frame(repeated)
 
 
@@ -86,17 +90,18 @@ class _Column:
         self.whole = True
 
     def put(self, row: int, value: Any) -> None:
+        """Set the value of a row: of the next ones in order, or of one before."""
         self.fill(row)
         if isinstance(self.values, array):
             if value is None or isinstance(value, float):
                 self.whole = False
-                self.values.append(math.nan if value is None else value)
-                return
-            if is_number(value) and abs(value) <= EXACT:
-                self.values.append(value)
-                return
-            self.values = [_object(number, self.whole) for number in self.values]
-        self.values.append(value)
+                value = math.nan if value is None else value
+            elif not (is_number(value) and abs(value) <= EXACT):
+                self.values = [_object(number, self.whole) for number in self.values]
+        if row < len(self.values):
+            self.values[row] = value
+        else:
+            self.values.append(value)
 
     def fill(self, rows: int) -> None:
         """Say for the rows up to this number that they have no value."""
@@ -135,6 +140,8 @@ class _Table:
         self._checkpoints: list[str | None] = []
         self._metrics: dict[str, _Column] = {}
         self._others: dict[str, None] = {}
+        #: the rows of each checkpoint whose validation has not ended
+        self._validating: dict[str, range] = {}
         self._reports = self._ranks = 0
 
     def add(self, entry: dict[str, Any]) -> None:
@@ -146,6 +153,7 @@ class _Table:
         self._reports, self._ranks = self._reports + 1, max(self._ranks, len(ranks))
         name = entry["checkpoint"]
         checkpoint = self._rundir.location.child(name).uri if name is not None else None
+        first = len(self._times)
         time = entry["time"] if is_time(entry["time"]) else math.nan
         for rank, metrics in enumerate(ranks):
             if self._rank is None or rank == self._rank:
@@ -153,10 +161,16 @@ class _Table:
                     column.append(number)
                 self._times.append(time)
                 self._checkpoints.append(checkpoint)
-                self._put(metrics)
+                self._put(len(self._times) - 1, metrics)
+        if name is not None and "validation" in entry:
+            self._validating[name] = range(first, len(self._times))
 
-    def _put(self, metrics: Any) -> None:
-        row = len(self._times) - 1
+    def add_validation(self, entry: dict[str, Any]) -> None:
+        """Put the metrics of a checkpoint's validation beside those of its report."""
+        for row in self._validating.pop(entry.get("checkpoint") or "", ()):
+            self._put(row, entry.get("metrics"))
+
+    def _put(self, row: int, metrics: Any) -> None:
         for name, value in (flat(metrics, "/") if metrics and isinstance(metrics, dict) else {}).items():
             column = self._metrics.get(name)
             if column is None:

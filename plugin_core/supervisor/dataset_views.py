@@ -52,8 +52,9 @@ class DatasetView:
     """`source`: paths without secrets, or the function's name. `schema`: column → type. `rows`: of all the files or of what
     the function returns, before a split; None if they were not counted. `first`: the first rows (with `split`: before it,
     unless Ray Data read them), values shortened and without secrets. `shard`, `workers`: of a training, whether the workers
-    share the rows, and the lowest and highest number of workers. `rows_per_worker`: with the lowest and the highest number;
-    of a shard each gets the same number, so that up to `workers` - 1 rows are left out."""
+    share the rows (None: its `data_config` decides), and the lowest and highest number of workers. `rows_per_worker`: with
+    the lowest and the highest number; of a shard each gets the same number, so that up to `workers` - 1 rows are left out.
+    """
 
     dataset: str
     source: list[str]
@@ -122,6 +123,8 @@ def _workers(step: StepSpec, config: DatasetConfig, rows: int | None) -> dict[st
     if not isinstance(step, TrainSpec):
         return {}
     workers = sorted(set(step.scaling_config.worker_range))
+    if step.data_config is not None:
+        return {"workers": workers}
     each = [rows // number if config.shard else rows for number in workers] if rows is not None else None
     return {"shard": config.shard, "workers": workers, "rows_per_worker": each}
 
@@ -188,7 +191,7 @@ def _by_ray(field: str, config: DatasetConfig) -> ray.data.Dataset:
     """The dataset as the step loads it, but in the order of the files."""
     import ray.data
 
-    plain = config.model_copy(update={"shuffle_seed": None, "materialize": False})
+    plain = config.model_copy(update={"shuffle_seed": None, "reshuffle": False, "materialize": False})
     dataset = load(plain, lambda: _function(f"{field}.function", config))
     if not isinstance(dataset, ray.data.Dataset):
         raise SpecError(

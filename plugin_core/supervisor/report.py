@@ -9,9 +9,9 @@ from typing import Any
 
 from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import markdown_code, markdown_text
-from plugin_core.runs import plots
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
+from plugin_core.runs.plots import Drawing, png
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
 from plugin_core.supervisor.progress import duration
 
@@ -26,11 +26,11 @@ def metric_rows(history: History) -> list[dict[str, Any]]:
 
 
 def plot_png(history: History) -> bytes | None:
-    """Plot the metrics as a PNG (see `plots.curves`). None if there is no curve to draw, or no matplotlib."""
-    drawn = plots.curves(history)
-    if not drawn or importlib.util.find_spec("matplotlib") is None:
+    """Plot the metrics as a PNG (see `Drawing`). None if there is no curve to draw, or no matplotlib."""
+    drawing = Drawing(history.sample)
+    if not drawing.curves or importlib.util.find_spec("matplotlib") is None:
         return None
-    return plots.png(plots.figure(history, drawn))
+    return png(drawing.figure())
 
 
 def markdown_report(rundir: RunDir, result: StepResult | None, history: History) -> str:

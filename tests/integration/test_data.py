@@ -119,7 +119,12 @@ def look(function: Any, **fields: Any) -> DatasetView:
 
 
 def test_a_functions_dataset_is_shown_and_counted_only_if_asked() -> None:
-    view = look(lambda count: ray.data.from_items([{"a": n} for n in range(count)]), kwargs={"count": 4}, shuffle_seed=1)
+    view = look(
+        lambda count: ray.data.from_items([{"a": n} for n in range(count)]),
+        kwargs={"count": 4},
+        shuffle_seed=1,
+        reshuffle=True,
+    )
     assert (view.rows, view.rows_per_worker, view.schema) == (None, None, {"a": "int64"})
     assert view.first == [{"a": 0}, {"a": 1}]
     assert view.source[0].endswith("<lambda>")

@@ -87,6 +87,14 @@ def test_a_part_is_estimated_and_an_elastic_training_has_two_numbers(tmp_path: P
     assert (view["workers"], view["rows_per_worker"]) == ([2, 4], [400, 200])
 
 
+@pytest.mark.usefixtures("customers")
+def test_a_dataconfig_of_the_users_own_decides_what_workers_get(tmp_path: Path, raytrain: Raytrain) -> None:
+    file = spec(tmp_path, datasets={"train": "customers.parquet"}, data_config="a:b", scaling_config={"num_workers": 2})
+    assert words(raytrain("data", file)[1])[1] == "workers: 2 workers; data_config decides what each gets"
+    (view,) = told(raytrain, file)
+    assert (view["shard"], view["workers"], view["rows_per_worker"]) == (None, [2], None)
+
+
 def test_csv_and_json_are_counted_if_they_are_small_or_if_asked(
     storage: str, tmp_path: Path, raytrain: Raytrain, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,27 @@ def test_a_rank_that_was_not_kept_is_refused(tmp_path: Path) -> None:
         result.history(rank=1)
 
 
+def test_a_validations_metrics_are_beside_those_of_its_report(tmp_path: Path) -> None:
+    def ended(name: str, index: int, **metrics: Any) -> dict[str, Any]:
+        return {"phase": "validated", "checkpoint": name, "index": index, "status": "validated", "metrics": metrics}
+
+    entries = [{**report(n, n, f"c{n}", loss=1 / n), "validation": {}} for n in (1, 2, 3)]
+    late = [ended("c1", 1, val={"acc": 0.1}, loss=9), ended("c3", 3, val={"acc": 0.3}), ended("no", 7, val={"acc": 7})]
+    frame = training(tmp_path, [*entries, report(4, loss=0.2), *late]).history()
+    assert frame["loss"].tolist() == [9, 1 / 2, 1 / 3, 0.2]
+    assert frame["val/acc"].tolist()[::2] == [0.1, 0.3]
+    assert frame["val/acc"].isna().tolist() == [False, True, False, True]
+    drawn = plugin_core.plot(str(tmp_path / "run"), "val/acc").axes[0].lines[0]
+    assert (drawn.get_xdata().tolist(), drawn.get_ydata().tolist()) == ([1, 3], [0.1, 0.3])
+
+
+def test_a_metric_of_few_of_many_reports_is_drawn_with_all_its_points(tmp_path: Path) -> None:
+    entries = [report(n, loss=1 / n, **({"val": n} if n % 101 == 0 else {})) for n in range(1, 3000)]
+    drawn = training(tmp_path, entries).plot("val", "loss").axes
+    assert drawn[0].lines[0].get_xdata().tolist() == list(range(101, 3000, 101))
+    assert drawn[1].lines[0].get_xdata().tolist()[-1] == 2999
+
+
 def test_only_the_metrics_that_are_asked_for(tmp_path: Path) -> None:
     result = training(tmp_path, [report(1, loss=1.0, val={"acc": 0.5})])
     assert list(result.history(["val/acc"]).columns) == [*BEYOND, "val/acc"]
