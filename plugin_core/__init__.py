@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from plugin_core.registry.api import rollback as rollback
     from plugin_core.registry.base import ModelVersion as ModelVersion
     from plugin_core.runs.lineage import best_train_spec as best_train_spec
+    from plugin_core.runs.plots import plot as plot
+    from plugin_core.runs.report_frame import history as history
     from plugin_core.specs import BatchInferSpec as BatchInferSpec
     from plugin_core.specs import CheckpointConfig as CheckpointConfig
     from plugin_core.specs import Comet as Comet
@@ -75,6 +77,8 @@ _PUBLIC = {
     "registry.api": "get_model promote rollback",
     "registry.base": "ModelVersion",
     "runs.lineage": "best_train_spec",
+    "runs.plots": "plot",
+    "runs.report_frame": "history",
     "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
     " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig"
     " TrainSpec TuneSpec WandB load_spec parse_spec",

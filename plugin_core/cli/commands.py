@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from plugin_core.cli import clusters, logs, runs, steps, timeline, upkeep
+from plugin_core.cli import clusters, data, history, logs, runs, steps, timeline, upkeep
 from plugin_core.cli.exit_codes import epilog
 from plugin_core.cli.output import err
 from plugin_core.errors import RayTrainWorkflowsError
@@ -22,7 +22,18 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for command in (
-    *(steps.run, runs.ls, runs.top, runs.status, logs.logs, runs.result, timeline.timeline, steps.cancel),
+    *(
+        steps.run,
+        data.data,
+        runs.ls,
+        runs.top,
+        runs.status,
+        logs.logs,
+        runs.result,
+        history.history,
+        timeline.timeline,
+        steps.cancel,
+    ),
     *(upkeep.checkpoints, upkeep.prune, upkeep.track, clusters.doctor),
 ):
     app.command()(command)

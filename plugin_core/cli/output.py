@@ -34,9 +34,9 @@ def cell(value: str) -> Text:
     return Text(" ".join(plain(value).split("\n")))
 
 
-def print_json(data: Any, indent: int | None = 1) -> None:
+def print_json(data: Any, indent: int | None = 1, end: str = "\n") -> None:
     """ASCII, so that no character in it can control a terminal; NaN is null."""
-    print(json.dumps(json_safe(data), indent=indent, allow_nan=False))
+    print(json.dumps(json_safe(data), indent=indent, allow_nan=False), end=end)
 
 
 def answer(text: str, data: Any, as_json: bool) -> None:
@@ -47,8 +47,8 @@ def answer(text: str, data: Any, as_json: bool) -> None:
         print(text)
 
 
-def rows(*columns: str) -> Table:
-    """A table without lines, for eyes and for `grep`."""
+def rows(*columns: str | Text) -> Table:
+    """A table without lines, for eyes and for `grep`. What may hold anything comes as a `cell`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core.errors import SpecError
 from plugin_core.runs.dataset_fingerprint import has_schema
 from plugin_core.specs import DatasetConfig, SplitConfig, TrainSpec
-from plugin_core.specs.parts import dataset_paths, needed_rows, too_few_rows
+from plugin_core.specs.parts import check_format, dataset_paths, needed_rows, too_few_rows
 from plugin_core.storage.location import Location
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def in_part(row: Mapping[str, Any], split: SplitConfig) -> bool:
 def _read(config: DatasetConfig) -> ray.data.Dataset:
     import ray.data
 
+    check_format("format", config)
     locations = [Location.of(path) for path in dataset_paths(config)]
     paths, filesystem = [location.path for location in locations], locations[0].fs
     match config.guessed_format:

@@ -26,7 +26,7 @@ class _Hidden:
 class _Short(reprlib.Repr):
     def repr_dict(self, given: Mapping[Any, Any], level: int) -> str:
         few = dict(itertools.islice(given.items(), self.maxdict + 1))
-        return super().repr_dict({key: _Hidden() if _private(key) else value for key, value in few.items()}, level)
+        return super().repr_dict({key: _Hidden() if is_private(key) else value for key, value in few.items()}, level)
 
 
 _SHORT = _Short()
@@ -38,7 +38,7 @@ _SHORT.maxstring = _SHORT.maxother = 300
 def shown(value: Any, field: str = "") -> str:
     """`repr` with URLs redacted, truncated if it is long, deep or cyclic. The type's name for a value whose `repr` fails (a
     number of 5,000 digits) and for a field that may be secret."""
-    if _private(field):
+    if is_private(field):
         return f"a value of type {type(value).__name__}"
     try:
         return redacted(_SHORT.repr(value))
@@ -54,5 +54,6 @@ def did_you_mean(name: str, names: Iterable[str], cutoff: float | None = None) -
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def _private(name: Any) -> bool:
+def is_private(name: Any) -> bool:
+    """Whether a field or key of that name may hold a secret."""
     return isinstance(name, str) and _PRIVATE.search(name) is not None

@@ -179,8 +179,16 @@ FORMATS = {
     "numpy": ("npy",),
     "images": (),
     "webdataset": ("tar",),
+    "tfrecords": ("tfrecords", "tfrecord"),
+    "avro": ("avro",),
     "huggingface": (),
 }
+
+#: Extensions of compressed files, behind that of the format.
+COMPRESSED = (".gz", ".zst")
+
+#: Dataset format → the package that Ray Data reads it with, and the extra that installs it.
+FORMAT_PACKAGES = {"tfrecords": ("tensorflow", "tensorflow"), "avro": ("fastavro", "avro")}
 
 
 #: What `resource_limits` may name, as in `ray.data.ExecutionResources`.
@@ -258,5 +266,8 @@ class DatasetConfig(Model):
     @property
     def guessed_format(self) -> str | None:
         first = self.path[0] if isinstance(self.path, list) else self.path or ""
-        suffix = first.split("?")[0].rstrip("/").rsplit(".", 1)[-1].lower()
+        name = first.split("?")[0].rstrip("/").lower()
+        for ending in COMPRESSED:
+            name = name.removesuffix(ending)
+        suffix = name.rsplit(".", 1)[-1]
         return self.format or next((name for name, endings in FORMATS.items() if suffix in endings), None)

@@ -1,4 +1,4 @@
-"""Check the packages that a step needs on the cluster, each installed by an extra."""
+"""Check the packages that a step needs, on the cluster or here, each installed by an extra."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 from plugin_core.errors import SpecError
 
 
-def require(field: str, given: Any, package: str, extra: str, oldest: str | None = None) -> None:
-    """Raise SpecError, naming the spec's field, if the package is not installed here or is older than `oldest`."""
+def require(
+    field: str, given: Any, package: str, extra: str, oldest: str | None = None, where: str = "on the cluster"
+) -> None:
+    """Raise SpecError, naming the spec's field, if the package is not installed here or is older than `oldest`. `where`:
+    what the message calls this place."""
     install = f"pip install 'ray-train-workflows[{extra}]'"
     if importlib.util.find_spec(package) is None:
-        raise SpecError(f"{field}: got {given!r}, whose package {package} is not installed on the cluster; {install}")
+        raise SpecError(f"{field}: got {given!r}, whose package {package} is not installed {where}; {install}")
     if oldest is not None and (found := version(package)) is not None:
         from packaging.version import Version
 
         if Version(found) < Version(oldest):
             raise SpecError(
-                f"{field}: got {given!r}, whose package {package} is {found} on the cluster; expected {oldest} or"
-                f" newer; {install}"
+                f"{field}: got {given!r}, whose package {package} is {found} {where}; expected {oldest} or newer; {install}"
             )
 
 

@@ -9,7 +9,8 @@ from typing import Any, get_args
 from plugin_core.errors import SpecError
 from plugin_core.specs import functions
 from plugin_core.specs.base import Model
-from plugin_core.specs.common import DatasetConfig
+from plugin_core.specs.common import FORMAT_PACKAGES, DatasetConfig
+from plugin_core.specs.extras import require
 from plugin_core.specs.function_field import USERS_FUNCTION
 from plugin_core.specs.step import StepSpec
 
@@ -85,9 +86,14 @@ def needed_columns(spec: StepSpec, field: str) -> dict[str, list[str]]:
 
 def needed_rows(spec: StepSpec, field: str, config: DatasetConfig) -> int:
     """The minimum number of rows that a step or nested step needs from the dataset in `field`."""
+    return owner(spec, field).needed_rows(config)
+
+
+def owner(spec: StepSpec, field: str) -> StepSpec:
+    """The step, or nested step, whose own dataset is in `field`."""
     part, _, rest = field.partition(".")
     inner = getattr(spec, part)
-    return needed_rows(inner, rest, config) if isinstance(inner, StepSpec) else spec.needed_rows(config)
+    return owner(inner, rest) if isinstance(inner, StepSpec) else spec
 
 
 def too_few_rows(field: str, config: DatasetConfig, there: int, rows: int) -> SpecError:
@@ -98,6 +104,12 @@ def too_few_rows(field: str, config: DatasetConfig, there: int, rows: int) -> Sp
         if rows > 1
         else f"{field}: {given}, which is empty; expected at least one row"
     )
+
+
+def check_format(field: str, config: DatasetConfig) -> None:
+    """Raise SpecError about `field` if the package that reads the dataset's format is not installed here."""
+    if config.path is not None and config.guessed_format in FORMAT_PACKAGES:
+        require(field, config.guessed_format, *FORMAT_PACKAGES[config.guessed_format])
 
 
 def dataset_paths(config: DatasetConfig) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -22,12 +23,19 @@ from plugin_core.specs.json_values import RESULT, TEXT, also, json_safe
 from plugin_core.storage.location import Location, normalise
 
 if TYPE_CHECKING:
+    import pandas
     import ray.train
+    from matplotlib.figure import Figure
 
 
 SCHEMA = 1
 #: Bytes of JSON. A reference passes through an engine's database; anything beyond this stays in result.json only.
 REFERENCE_BYTES = 2048
+
+
+def _public(name: str) -> Any:
+    """A public function, of a room above this one: it reads run directories."""
+    return getattr(importlib.import_module("plugin_core"), name)
 
 
 class _Reference(BaseModel):
@@ -147,7 +155,20 @@ class StepResult(_Reference):
         return cls(run=run, metrics=metrics)
 
 
-class TrainResult(StepResult):
+class _Trained(StepResult):
+    """The result of a step that trains. Of a search, the reports are its best trial's."""
+
+    def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
+        """Every report so far as a pandas DataFrame, while the run lives too: see `plugin_core.history`."""
+        return _public("history")(self.run.uri, metrics, **options)
+
+    def plot(self, *metrics: str) -> Figure:
+        """A picture of the metrics so far (default: the first six): see `plugin_core.plot`."""
+        drawn: Figure = _public("plot")(self.run.uri, *metrics)
+        return drawn
+
+
+class TrainResult(_Trained):
     """`metrics`: the run's last report. `checkpoint`: the latest one. `best_checkpoint`: the best by the spec's score,
     `best_score`: that score. `dataset`: the fingerprint of its datasets (see `dataset_fingerprint`). `artifacts`: the
     folder of the workers' files (see `artifacts`)."""
@@ -224,7 +245,7 @@ class EvaluationRef(_Reference):
         return value
 
 
-class TuneResult(StepResult):
+class TuneResult(_Trained):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
     `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
 
@@ -268,7 +289,7 @@ class BatchInferResult(StepResult):
         return cls(run=run, metrics=metrics, output=f"{run.uri}/predictions", rows=0)
 
 
-class RetrainResult(StepResult):
+class RetrainResult(_Trained):
     """`outcome`: the new checkpoint was "promoted", the champion was "kept", or the retraining was "skipped" for lack of
     new data; `reason` says why. `champion`: the version that the alias points to afterwards, `checkpoint`: its checkpoint.
     `metrics`: the new checkpoint's. `trained`, `evaluated`: the runs of the two steps."""

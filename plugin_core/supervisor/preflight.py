@@ -13,7 +13,15 @@ from plugin_core.runs.lineage import check_checkpoint, check_framework
 from plugin_core.runs.output_folder import check_output
 from plugin_core.specs import BatchInferSpec, DatasetConfig, StepSpec, TuneSpec
 from plugin_core.specs.functions import check_reference
-from plugin_core.specs.parts import dataset_paths, needed_columns, needed_rows, spec_datasets, spec_functions, too_few_rows
+from plugin_core.specs.parts import (
+    check_format,
+    dataset_paths,
+    needed_columns,
+    needed_rows,
+    spec_datasets,
+    spec_functions,
+    too_few_rows,
+)
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import Location
 from plugin_core.storage.refusals import refusal
@@ -63,13 +71,15 @@ def named_checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:
 def check_dataset(
     field: str, config: DatasetConfig, needed: Mapping[str, Sequence[str]], rows: int = 0, *, here: bool
 ) -> None:
-    """Raise SpecError if a dataset lacks files, columns or rows. `needed`: columns, by the spec field that names them;
-    `rows`: the minimum number of rows.
+    """Raise SpecError if a dataset lacks files, columns, rows, or the package that reads it. `needed`: columns, by the spec
+    field that names them; `rows`: the minimum number of rows.
 
     `here`: local paths are on this machine. Local paths of another machine cannot be checked from here.
     """
     if config.path is None:
         return
+    if here:
+        check_format(f"{field}.format", config)
     there = 0
     for path in dataset_paths(config):
         location = Location.of(path, f"{field}.path")

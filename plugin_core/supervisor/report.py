@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import base64
 import errno
-import io
+import importlib.util
 from typing import Any
 
 from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import markdown_code, markdown_text
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.history import COUNTERS, History
-from plugin_core.specs.json_values import is_number
+from plugin_core.runs.history import History
+from plugin_core.runs.plots import Drawing, png
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
 from plugin_core.supervisor.progress import duration
 
 #: Larger plots, in bytes, are not shown.
 PLOT_BYTES = 4 * 2**20
 _PNG = b"\x89PNG"
-#: Most metrics that are plotted; further ones appear only in the table.
-CURVES = 6
 
 
 def metric_rows(history: History) -> list[dict[str, Any]]:
@@ -28,25 +26,11 @@ def metric_rows(history: History) -> list[dict[str, Any]]:
 
 
 def plot_png(history: History) -> bytes | None:
-    """Plot the metrics as a PNG, over the counter that all reports share, or else over the report number. Of steps that a
-    later attempt repeated, the last report is plotted. None if there is no curve to draw, or no matplotlib."""
-    counter = history.counters[0] if history.counters else None
-    curves = _curves(history.sample, counter)
-    if not curves:
+    """Plot the metrics as a PNG (see `Drawing`). None if there is no curve to draw, or no matplotlib."""
+    drawing = Drawing(history.sample)
+    if not drawing.curves or importlib.util.find_spec("matplotlib") is None:
         return None
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(7, 2.2 * len(curves)), layout="constrained")
-    for axes, (name, points) in zip(figure.subplots(len(curves), squeeze=False)[:, 0], curves.items(), strict=True):
-        axes.plot(*zip(*points, strict=True), marker="o" if len(points) < 30 else None, markersize=3)
-        axes.set_ylabel(name)
-        axes.grid(alpha=0.3)
-    axes.set_xlabel(counter or "report")
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=80)
-    return file.getvalue()
+    return png(drawing.figure())
 
 
 def markdown_report(rundir: RunDir, result: StepResult | None, history: History) -> str:
@@ -98,16 +82,6 @@ def _plot(rundir: RunDir, uri: str) -> bytes | None:
             raise
         return None
     return png if png is not None and png.startswith(_PNG) else None
-
-
-def _curves(reports: list[dict[str, Any]], counter: str | None) -> dict[str, list[tuple[float, float]]]:
-    curves: dict[str, dict[float, float]] = {}
-    for entry in reports:
-        place = entry["metrics"][counter] if counter else entry["report"]
-        for name, value in entry["metrics"].items():
-            if is_number(value) and name not in (*COUNTERS, "progress"):
-                curves.setdefault(name, {})[place] = value
-    return {name: sorted(points.items()) for name, points in list(curves.items())[:CURVES] if len(points) > 1}
 
 
 def _cell(value: Any) -> str:

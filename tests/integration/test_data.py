@@ -1,5 +1,6 @@
 """Datasets of a step on a real Ray: formats, parts, which are split among the workers, and a preprocessor fitted once."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ import ray
 
 from plugin_core import DatasetConfig, EvaluateSpec, RunConfig, ScalingConfig, TrainSpec, execute
 from plugin_core.driver.datasets import load
-from plugin_core.errors import SpecError
+from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.storage.location import be_patient
+from plugin_core.supervisor.dataset_views import DatasetView, dataset_views
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +59,83 @@ def test_each_format_is_read(tmp_path: Path) -> None:
     assert rows(DatasetConfig(path=str(disk), format="huggingface")) == [{"a": 1}, {"a": 2}, {"a": 3}]
 
 
+def test_tensorflows_records_are_read(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def features(number: int) -> Any:
+        of = tf.train.Feature
+        return tf.train.Example(
+            features=tf.train.Features(
+                feature={
+                    "id": of(int64_list=tf.train.Int64List(value=[number])),
+                    "x": of(float_list=tf.train.FloatList(value=[number / 2, 1.0])),
+                    "name": of(bytes_list=tf.train.BytesList(value=[f"n{number}".encode()])),
+                }
+            )
+        )
+
+    for name, options in (("a.tfrecords", None), ("b.tfrecord.gz", tf.io.TFRecordOptions(compression_type="GZIP"))):
+        with tf.io.TFRecordWriter(str(tmp_path / name), options) as writer:
+            for number in range(3):
+                writer.write(features(number).SerializeToString())
+        found = sorted(rows(DatasetConfig(path=str(tmp_path / name))), key=lambda row: row["id"])
+        assert [row["id"] for row in found] == [0, 1, 2]
+        assert [row["name"] for row in found] == [b"n0", b"n1", b"n2"]
+        assert [list(row["x"]) for row in found] == [[0.0, 1.0], [0.5, 1.0], [1.0, 1.0]]
+        assert list(rows(DatasetConfig(path=str(tmp_path / name), columns=["id"]))[0]) == ["id"]
+
+
+def test_avro_is_read(tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="fastavro, of the extra avro, is not installed")
+    schema = {"type": "record", "name": "row", "fields": [{"name": "a", "type": "int"}, {"name": "b", "type": "string"}]}
+    written = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    with (tmp_path / "rows.avro").open("wb") as file:
+        fastavro.writer(file, schema, written)
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.avro"))) == written
+    assert rows(DatasetConfig(path=str(tmp_path / "rows.avro"), columns=["b"])) == [{"b": "x"}, {"b": "y"}]
+
+
+def test_lines_of_json_are_read_from_files_of_any_kind(tmp_path: Path) -> None:
+    lines = b'{"a": 1, "b": {"c": [1]}}\n{"a": 2, "b": {"c": []}}\n'
+    (tmp_path / "rows.jsonl").write_bytes(lines)
+    (tmp_path / "rows.json").write_bytes(lines)
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(lines))
+    for name in ("rows.jsonl", "rows.json", "rows.jsonl.gz"):
+        assert [row["a"] for row in rows(DatasetConfig(path=str(tmp_path / name)))] == [1, 2], name
+    folder = DatasetConfig(path=str(tmp_path), format="json", columns=["a"])
+    assert sorted(row["a"] for row in rows(folder)) == [1, 1, 1, 2, 2, 2]
+
+
 def test_a_folder_that_huggingface_did_not_write_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"has no state\.json that lists files; expected a folder written by datasets"):
         rows(DatasetConfig(path=str(tmp_path), format="huggingface"))
+
+
+def look(function: Any, **fields: Any) -> DatasetView:
+    """What `raytrain data` shows of the dataset that this function returns."""
+    spec = TrainSpec(framework="python", train_loop_per_worker=seeing, datasets={"train": {"function": function, **fields}})
+    (view,) = dataset_views(spec, 2, False, pytest.fail)
+    return view
+
+
+def test_a_functions_dataset_is_shown_and_counted_only_if_asked() -> None:
+    view = look(
+        lambda count: ray.data.from_items([{"a": n} for n in range(count)]),
+        kwargs={"count": 4},
+        shuffle_seed=1,
+        reshuffle=True,
+    )
+    assert (view.rows, view.rows_per_worker, view.schema) == (None, None, {"a": "int64"})
+    assert view.first == [{"a": 0}, {"a": 1}]
+    assert view.source[0].endswith("<lambda>")
+
+
+def test_a_function_that_returns_something_else_or_fails_is_told() -> None:
+    with pytest.raises(SpecError, match=r"datasets\.train\.function: got one that returns list; expected .* a Ray Dataset"):
+        look(lambda: [1, 2])
+    with pytest.raises(UserCodeError, match="division by zero") as caught:
+        look(lambda: 1 / 0)
+    assert "look(lambda: 1 / 0)" in caught.value.details
 
 
 def make_preprocessor() -> Any:

@@ -1,5 +1,7 @@
 """Datasets: splits decided by the rows alone, and what is checked before a submit."""
 
+import gzip
+import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 
 from plugin_core import DatasetConfig, EvaluateSpec, ScalingConfig
-from plugin_core.driver.datasets import in_part
+from plugin_core.driver.datasets import in_part, load
 from plugin_core.driver.train.step import _collect
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.context import StepContext
@@ -60,6 +62,28 @@ def test_an_unknown_format_is_reported() -> None:
         DatasetConfig(path="x", format="parket")
 
 
+@pytest.mark.parametrize(
+    ("path", "format"),
+    [
+        ("rows.jsonl", "json"),
+        ("rows.JSON.gz", "json"),
+        ("s3://b/rows.csv.zst?region=x", "csv"),
+        ("part.tfrecords", "tfrecords"),
+        ("part.tfrecord.gz", "tfrecords"),
+        ("rows.avro", "avro"),
+        ("folder.parquet/", "parquet"),
+    ],
+)
+def test_the_extension_implies_the_format(path: str, format: str) -> None:
+    assert DatasetConfig(path=path).guessed_format == format
+
+
+@pytest.mark.parametrize("path", ["rows.gz", "rows.dat", "avro", "gz", "rows.avro.7z"])
+def test_other_extensions_imply_none(path: str) -> None:
+    with pytest.raises(SpecError, match="format: missing, and not implied by"):
+        DatasetConfig(path=path)
+
+
 def test_another_split_part_counts_as_other_data() -> None:
     parts = (None, {"part": "test", "test_size": 0.2}, {"part": "train", "test_size": 0.2})
     assert len({dataset_fingerprint(DatasetConfig(path="x.csv", version="1", split=split)) for split in parts}) == 3
@@ -108,6 +132,42 @@ class TestRefusedBeforeASubmit:
         whole = DatasetConfig(path=self.rows(tmp_path, 3), shard=False)
         scaling = ScalingConfig(num_workers=4)
         check_functions_and_data(spec_at(tmp_path, datasets={"valid": whole}, scaling_config=scaling), here=True)
+
+    def test_compressed_lines_of_json_are_counted_too(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl.gz"
+        file.write_bytes(gzip.compress(b'{"a": 1}\n{"a": 2}\n'))
+        self.refused(
+            "has 2 rows; expected at least 3",
+            tmp_path,
+            datasets={"train": str(file)},
+            scaling_config=ScalingConfig(num_workers=3),
+        )
+        columns = {"path": str(file), "columns": ["b"]}
+        self.refused(r"columns: got 'b', not found in .*; expected one of a", tmp_path, datasets={"train": columns})
+
+    def test_a_file_that_is_one_list_of_json(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.json"
+        file.write_text('[{"a": 1}, {"a": 2}]')
+        self.refused(r"datasets\.train\.path: got '.*'; expected readable json", tmp_path, datasets={"train": str(file)})
+
+    @pytest.mark.parametrize(
+        ("format", "package", "extra"), [("avro", "fastavro", "avro"), ("tfrecords", "tensorflow", "tensorflow")]
+    )
+    def test_a_format_whose_package_is_missing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, package: str, extra: str
+    ) -> None:
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+        file = tmp_path / f"rows.{format}"
+        file.touch()
+        words = (
+            rf"format: got '{format}', whose package {package} is not installed on the cluster; pip install .*\[{extra}\]'"
+        )
+        self.refused(rf"datasets\.train\.{words}", tmp_path, datasets={"train": str(file)})
+        elsewhere = spec_at(tmp_path, datasets={"train": str(file)})
+        check_functions_and_data(elsewhere, here=False)
+        with pytest.raises(SpecError, match=rf"^{words}"):
+            load(DatasetConfig(path=str(file)), lambda: pytest.fail("no function"))
 
     def test_a_missing_column(self, tmp_path: Path) -> None:
         dataset = {"path": self.rows(tmp_path, 3), "columns": ["a", "z"]}

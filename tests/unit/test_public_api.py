@@ -14,7 +14,7 @@ USERS = """
     EvaluationResult FailureConfig KubeRayCluster KubeRaySettings Limits LocalCluster MLflow ModelVersion PreemptionNotice
     RayCluster RetrainResult RetrainSpec RunConfig RunRef ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig
     TrainResult TrainSpec TuneResult TuneSpec WandB artifact_directory arun best_train_spec execute get_model
-    load_preprocessor load_spec parse_result parse_spec promote rollback run save_preprocessor
+    history load_preprocessor load_spec parse_result parse_spec plot promote rollback run save_preprocessor
 """
 ENGINES = """
     BatchInferResult BatchInferSpec CHAMPION Cluster EvaluateSpec EvaluationResult Event History Line LocalCluster Log

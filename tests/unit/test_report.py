@@ -5,6 +5,7 @@ from pathlib import Path
 from plugin_core import EvaluationResult, RetrainResult, RunRef, TrainResult, TuneResult
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import ROWS, History
+from plugin_core.runs.plots import Drawing
 from plugin_core.specs import parse_spec
 from plugin_core.supervisor import report
 
@@ -26,7 +27,7 @@ def test_a_long_table_is_thinned_and_keeps_the_last_report() -> None:
 
 def test_the_plot_is_a_png_over_the_common_counter_and_the_last_of_repeated_values_counts() -> None:
     reports = [entry(1, epoch=0, loss=1.0), entry(2, epoch=1, loss=0.5), entry(3, attempt=2, epoch=1, loss=0.6)]
-    assert report._curves(reports, "epoch") == {"loss": [(0, 1.0), (1, 0.6)]}
+    assert Drawing(reports).curves == {"loss": [(0, 1.0), (1, 0.6)]}
     assert report.plot_png(History.of(reports)).startswith(b"\x89PNG")
 
 

@@ -1,0 +1,241 @@
+"""A run's reports as a pandas DataFrame.
+
+The journal is read as a stream into columns: eight bytes for a number, and never more than one segment of entries. So a
+million reports take about the memory of the frame itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import did_you_mean, shown
+from plugin_core.runs.directory import CHILDREN, RunDir, run_name
+from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.specs.extras import require
+from plugin_core.specs.json_values import flat, is_count, is_number, is_time
+from plugin_core.specs.results import TuneResult
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Most metrics that become columns, unless they are named.
+COLUMNS = 1000
+#: Most names that an error lists.
+NAMES = 20
+#: Integers up to this have an exact float; a larger one is kept as an object.
+EXACT = 2**53
+#: The columns beside the metrics. A metric of such a name becomes "metrics/NAME".
+FIXED = ("report", "index", "attempt", "rank", "time", "checkpoint", "counts")
+
+logger = logging.getLogger(__name__)
+
+
+def history(
+    run: str, metrics: Sequence[str] | None = None, *, rank: int | None = None, repeated: bool = False
+) -> pandas.DataFrame:
+    """The reports of a run so far, by its path or URI: a row for each, and one for each rank of it where the run kept them
+    (`report_all_ranks`). Of a search: those of its best trial; of a retraining: those of its training.
+
+    Columns: `report` (its number), `index` (its number in a training that nothing interrupted), `attempt`, `rank`, `time`
+    (seconds since the epoch), `checkpoint` (its URI, which may be deleted by now; None without one), and a column for each
+    metric, "a/b" for a nested one. The metrics of a checkpoint's validation are in the row of its report. What a report has
+    not, and null, is NaN, beside text None.
+
+    After a kill the workers go on from their last checkpoint, and repeat the reports since. The frame is that of a training
+    without the kill: a report that a later one of the same or a lower index replaced is left out. `repeated`: it is there
+    too, and a column `counts` says which count.
+
+    `metrics`: only these (default: all, at most `COLUMNS`). `rank`: only this one's rows (default: all that were kept).
+    Raises SpecError if there is no such run, metric or rank, or pandas is missing; StorageError if it cannot be read.
+    """
+    require("history", run, "pandas", "history", where="here")
+    rundir = training_of(RunDir.at(run))
+    table = _Table(rundir, metrics, rank)
+    for entry in JournalReader(rundir):
+        if "report" in entry:
+            table.add(entry)
+        elif entry.get("phase") == "validated":
+            table.add_validation(entry)
+    return table.frame(repeated)
+
+
+def training_of(rundir: RunDir) -> RunDir:
+    """The run whose journal has the reports: of a search its best trial, of a retraining its training, else this one.
+    Raises SpecError."""
+    kind = rundir.read_record()["kind"]
+    if kind == "retrain":
+        training = rundir.child(run_name(rundir.name, "train"))
+        return training if training.exists() else rundir
+    if kind != "tune":
+        return rundir
+    result = rundir.result()
+    if not isinstance(result, TuneResult):
+        raise SpecError(
+            f"run: got {rundir.uri!r}, a search without a result yet; expected a finished search, a training, or a trial"
+            f" of the search (a folder in {rundir.location.child(CHILDREN).uri})"
+        )
+    return rundir.child(result.best.run.name)
+
+
+class _Column:
+    """The values of one metric. `whole`: they are integers, and there is one in each row so far."""
+
+    def __init__(self) -> None:
+        self.values: array[float] | list[Any] = array("d")
+        self.whole = True
+
+    def put(self, row: int, value: Any) -> None:
+        """Set the value of a row: of the next ones in order, or of one before."""
+        self.fill(row)
+        if isinstance(self.values, array):
+            if value is None or isinstance(value, float):
+                self.whole = False
+                value = math.nan if value is None else value
+            elif not (is_number(value) and abs(value) <= EXACT):
+                self.values = [_object(number, self.whole) for number in self.values]
+        if row < len(self.values):
+            self.values[row] = value
+        else:
+            self.values.append(value)
+
+    def fill(self, rows: int) -> None:
+        """Say for the rows up to this number that they have no value."""
+        missing = rows - len(self.values)
+        if missing > 0:
+            self.whole = False
+            if isinstance(self.values, array):
+                self.values.extend(array("d", [math.nan]) * missing)
+            else:
+                self.values.extend([None] * missing)
+
+    def series(self, rows: int) -> Any:
+        """The column for a frame of so many rows."""
+        import numpy
+        import pandas
+
+        self.fill(rows)
+        if isinstance(self.values, list):
+            return pandas.Series(self.values)
+        numbers = numpy.frombuffer(self.values) if self.values else numpy.empty(0)
+        return numbers.astype(numpy.int64) if self.whole else numbers
+
+
+def _object(number: float, whole: bool) -> Any:
+    return int(number) if whole else None if math.isnan(number) else number
+
+
+class _Table:
+    """The rows so far, by column."""
+
+    def __init__(self, rundir: RunDir, wanted: Sequence[str] | None, rank: int | None):
+        self._rundir, self._rank = rundir, rank
+        self._wanted = dict.fromkeys(wanted) if wanted is not None else None
+        self._numbers = {name: array("q") for name in ("report", "index", "attempt", "rank")}
+        self._times = array("d")
+        self._checkpoints: list[str | None] = []
+        self._metrics: dict[str, _Column] = {}
+        self._others: dict[str, None] = {}
+        #: the rows of each checkpoint whose validation has not ended
+        self._validating: dict[str, range] = {}
+        self._reports = self._ranks = 0
+
+    def add(self, entry: dict[str, Any]) -> None:
+        numbers = (entry["report"], index_of(entry), entry.get("attempt", 0))
+        if not all(map(is_count, numbers)):
+            logger.warning("history: leaving out a report with impossible numbers: %.80r", numbers)
+            return
+        ranks = entry.get("ranks") or [entry["metrics"]]
+        self._reports, self._ranks = self._reports + 1, max(self._ranks, len(ranks))
+        name = entry["checkpoint"]
+        checkpoint = self._rundir.location.child(name).uri if name is not None else None
+        first = len(self._times)
+        time = entry["time"] if is_time(entry["time"]) else math.nan
+        for rank, metrics in enumerate(ranks):
+            if self._rank is None or rank == self._rank:
+                for column, number in zip(self._numbers.values(), (*numbers, rank), strict=True):
+                    column.append(number)
+                self._times.append(time)
+                self._checkpoints.append(checkpoint)
+                self._put(len(self._times) - 1, metrics)
+        if name is not None and "validation" in entry:
+            self._validating[name] = range(first, len(self._times))
+
+    def add_validation(self, entry: dict[str, Any]) -> None:
+        """Put the metrics of a checkpoint's validation beside those of its report."""
+        for row in self._validating.pop(entry.get("checkpoint") or "", ()):
+            self._put(row, entry.get("metrics"))
+
+    def _put(self, row: int, metrics: Any) -> None:
+        for name, value in (flat(metrics, "/") if metrics and isinstance(metrics, dict) else {}).items():
+            column = self._metrics.get(name)
+            if column is None:
+                if len(self._metrics) >= COLUMNS if self._wanted is None else name not in self._wanted:
+                    if len(self._others) < COLUMNS:
+                        self._others[name] = None
+                    continue
+                column = self._metrics[name] = _Column()
+            column.put(row, value)
+
+    def frame(self, repeated: bool) -> pandas.DataFrame:
+        import numpy
+        import pandas
+
+        self._check()
+        rows, names = len(self._times), self._wanted if self._wanted is not None else self._metrics
+        columns: dict[str, Any] = {
+            name: numpy.frombuffer(values, numpy.int64) if values else numpy.empty(0, numpy.int64)
+            for name, values in self._numbers.items()
+        }
+        columns["time"] = numpy.frombuffer(self._times) if rows else numpy.empty(0)
+        columns["checkpoint"] = pandas.Series(self._checkpoints, dtype=object)
+        counts = _counting(columns["index"], columns["rank"])
+        if repeated:
+            columns["counts"] = counts
+        for name in list(names):
+            # taken out, so that a column is not held twice
+            column = self._metrics.pop(name, None) or _Column()
+            columns[f"metrics/{name}" if name in FIXED else name] = column.series(rows)
+        frame = pandas.DataFrame(columns, copy=False)
+        return frame if repeated or counts.all() else frame[counts].reset_index(drop=True)
+
+    def _check(self) -> None:
+        """Raise SpecError if what was asked for is in no report; say what was left out."""
+        if self._reports and self._rank is not None and not 0 <= self._rank < self._ranks:
+            kept = f"0 to {self._ranks - 1}" if self._ranks > 1 else "0, as the run has no report_all_ranks"
+            raise SpecError(f"rank: got {self._rank}, of which {self._rundir.uri} has no report; expected {kept}")
+        if self._wanted is None:
+            if self._others:
+                logger.warning(
+                    "history: %s has more than %d metrics; the first %d are columns, `metrics` names others",
+                    *(self._rundir.uri, COLUMNS, COLUMNS),
+                )
+            return
+        if self._reports:
+            for name in self._wanted:
+                if name not in self._metrics:
+                    raise no_metric("metrics", name, [*self._metrics, *self._others])
+
+
+def no_metric(field: str, name: str, others: Sequence[str]) -> SpecError:
+    """The error about a metric that no report has."""
+    known = ", ".join(shown(other) for other in others[:NAMES]) + (", …" if len(others) > NAMES else "")
+    return SpecError(
+        f"{field}: got {shown(name)}, which no report has; expected one of {known or 'none'}{did_you_mean(name, others)}"
+    )
+
+
+def _counting(index: Any, rank: Any) -> Any:
+    """Which rows count: those whose report has a lower index than each later one. Within a report, ranks rise."""
+    import numpy
+
+    if not len(index):
+        return numpy.empty(0, bool)
+    starts = numpy.flatnonzero(numpy.r_[True, rank[1:] <= rank[:-1]])
+    own = index[starts]
+    later = numpy.r_[numpy.minimum.accumulate(own[::-1])[::-1][1:], numpy.iinfo(numpy.int64).max]
+    return numpy.repeat(own < later, numpy.diff(numpy.r_[starts, len(index)]))
