@@ -27,13 +27,15 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     """
     _, references = spec_functions(spec)
     for name, reference in references.items():
-        loop = name.endswith("train_loop_per_worker")
+        loop = "train_loop_per_worker" in name.split(".")
         check_reference(name, reference, must_exist=here, may_be_class=not loop)
     for name, dataset in spec_datasets(spec).items():
         check_dataset(name, dataset, needed_columns(spec, name), needed_rows(spec, name, dataset), here=here)
     for name, checkpoint in named_checkpoints(spec):
         if here or not Location.of(checkpoint.uri).is_local:
             check_checkpoint(name, checkpoint.uri)
+    if isinstance(spec, TuneSpec):
+        _check_starts(spec, here)
     with contextlib.suppress(StorageError):  # then the cluster checks it, and reports it
         check_framework(spec)
     if isinstance(spec, BatchInferSpec) and spec.output_path is not None:
@@ -48,6 +50,14 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     if isinstance(spec, TuneSpec) and here:
         make_scheduler(spec.scheduler)
         make_searcher(spec.search_alg)
+
+
+def _check_starts(spec: TuneSpec, here: bool) -> None:
+    """Check the checkpoints that trials may start from."""
+    starts = [trial.resume_from.uri for trial in spec.variants() if trial.resume_from is not None]
+    for uri in dict.fromkeys(starts):
+        if here or not Location.of(uri).is_local:
+            check_checkpoint("param_space.resume_from", uri)
 
 
 def named_checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:

@@ -169,6 +169,8 @@ TUNE: dict[str, list[Given]] = {
     "param_space": v.SPACE,
     "param_space.train_loop_config.lr": v.SAMPLER,
     "param_space.seed": v.SEEDS,
+    "param_space.preprocessor": v.FUNCTIONS_TO_CHOOSE,
+    "param_space.limits": v.SHARED_BY_TRIALS,
     "metric": v.NAME,
     "mode": v.WORD,
     "num_samples": v.COUNT,

@@ -171,6 +171,10 @@ SAMPLER = [
     }.items()
 ] + _fine("a sampler of Ray Tune's", {"uniform": [0, 1]}, {"choice": [1, "a"]}, {"qrandint": [2, 8, 2]})
 SEEDS = [Given("seeds below 0", {"randint": [-5, -1]}), Given("fractions as seeds", {"uniform": [0, 1]})]
+FUNCTIONS_TO_CHOOSE = _wrong(
+    a_number={"choice": [5]}, a_name={"choice": ["a:b", "loop"]}, numbers={"uniform": [0, 1]}, a_flag={"choice": [True]}
+)
+SHARED_BY_TRIALS = _wrong(a_choice={"timeout_s": {"choice": [1.0]}}, whole={"choice": [{"timeout_s": 1.0}]}, fixed={})
 THRESHOLD = [
     *NOTHING,
     *_NO_MAPPING,
