@@ -86,7 +86,7 @@ def best_train_spec(result: TuneResult, train: TrainSpec | TuneSpec | None = Non
     if isinstance(train, TrainSpec):
         search = search.model_copy(update={"train": train})
     known = {by_value_name(value): value for value in all_functions(search).values() if callable(value)}
-    best = search.trial_spec(with_functions(result.best_config, known))
+    best = search.trial_spec(with_functions(result.best_config, lambda name: known.get(name, name)))
     if missing := [field for field, value in all_functions(best).items() if is_name_of_value(value)]:
         given = "missing" if train is None else f"got a {type(train).__name__}"
         raise SpecError(

@@ -226,7 +226,8 @@ class EvaluationRef(_Reference):
 
 class TuneResult(StepResult):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
-    `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
+    `trials`: the number that "finished", were "stopped" early or "failed", and that were "kept" from a finished search.
+    `table`: a JSON file with a row per trial."""
 
     kind: Literal["tune"] = "tune"
     best: TrainResult
@@ -246,7 +247,8 @@ class TuneResult(StepResult):
 
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
-        best, trials = TrainResult.played(spec.train, run, metrics), {"finished": spec.trials, "stopped": 0, "failed": 0}
+        best = TrainResult.played(spec.train, run, metrics)
+        trials = {"finished": spec.trials or 1, "stopped": 0, "failed": 0}
         return cls(run=run, metrics=metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json")
 
     @property

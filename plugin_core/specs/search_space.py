@@ -8,6 +8,7 @@ to this form.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -123,6 +124,47 @@ def grid_size(space: Any) -> int:
     for _, word, arguments in _paths(space, ()):
         size *= len(arguments) if word == "grid_search" else 1
     return size
+
+
+def whole_grid(space: dict[str, Any]) -> Iterator[dict[str, Any]] | None:
+    """The configs of a space whose samplers are grids alone; None for another space."""
+    samplers = list(_paths(space, ()))
+    if any(word != "grid_search" for _, word, _ in samplers):
+        return None
+    chosen = itertools.product(*(values for *_, values in samplers))
+    return (_with(space, dict(zip((path for path, *_ in samplers), values, strict=True)), ()) for values in chosen)
+
+
+def _with(space: Any, values: dict[tuple[str, ...], Any], path: tuple[str, ...]) -> Any:
+    if path in values:
+        return values[path]
+    if not isinstance(space, Mapping):
+        return space
+    return {name: _with(value, values, (*path, name)) for name, value in space.items()}
+
+
+def values_by_path(space: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
+    """A trial's value for each sampler of the space, by its path as Ray's searchers write it; None if it lacks one."""
+    found = {}
+    for path, *_ in _paths(space, ()):
+        value: Any = config
+        for name in path:
+            if not isinstance(value, Mapping) or name not in value:
+                return None
+            value = value[name]
+        found["/".join(path)] = value
+    return found
+
+
+def constants(space: Any) -> Any:
+    """The space without its samplers."""
+    if not isinstance(space, Mapping):
+        return space
+    return {
+        name: constants(value)
+        for name, value in space.items()
+        if not (isinstance(value, Mapping) and sampler(value) is not None)
+    }
 
 
 def sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -44,13 +44,13 @@ def with_datasets_as_mappings(space: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _wrapped(value) if name == "datasets" else value for name, value in space.items()}
 
 
-def with_functions(config: Any, known: Mapping[str, Any]) -> Any:
-    """A trial's config with functions in place of their names."""
+def with_functions(config: Any, of_name: Callable[[str], Any]) -> Any:
+    """A trial's config with what `of_name` returns in place of each text."""
     if isinstance(config, dict):
-        return {key: with_functions(item, known) for key, item in config.items()}
+        return {key: with_functions(item, of_name) for key, item in config.items()}
     if isinstance(config, list):
-        return [with_functions(item, known) for item in config]
-    return known.get(config, config) if isinstance(config, str) else config
+        return [with_functions(item, of_name) for item in config]
+    return of_name(config) if isinstance(config, str) else config
 
 
 def _wrapped(value: Any) -> Any:

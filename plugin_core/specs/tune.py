@@ -12,6 +12,7 @@ from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig
 from plugin_core.specs.fields import Count, Name, Number, Plain, Seconds
 from plugin_core.specs.json_values import TEXT, also
+from plugin_core.specs.resume_search import ResumeSearch
 from plugin_core.specs.space_functions import Options, Space, functions, with_datasets_as_mappings
 from plugin_core.specs.step import Bundle, StepSpec, in_sum, largest
 from plugin_core.specs.train import TrainSpec
@@ -87,6 +88,10 @@ class TuneSpec(StepSpec):
         {}, description="metric → value that ends a trial (`training_iteration` counts reports)"
     )
 
+    resume_from: ResumeSearch | None = Field(
+        None, description="a finished search whose trials train further, or to which trials are added"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _plain_space(cls, value: Any) -> Any:
@@ -103,6 +108,17 @@ class TuneSpec(StepSpec):
         self._check_ends("param_space", self.param_space)
         if self.scheduler is not None and (name := self.scheduler.mutations) is not None:
             self._check_mutations(self.scheduler, name)
+        return self
+
+    @model_validator(mode="after")
+    def _samples_nothing(self) -> Self:
+        if self.resume_from is None or self.resume_from.trials == "none":
+            return self
+        given = {"num_samples": self.num_samples if self.num_samples > 1 else None, "search_alg": self.search_alg}
+        for name, value in given.items():
+            if value is not None:
+                why = f"with resume_from.trials {self.resume_from.trials!r}, which samples nothing"
+                raise ValueError(f"{name}: got {getattr(value, 'type', value)!r} {why}; expected it left out")
         return self
 
     def _check_mutations(self, scheduler: SchedulerConfig, name: str) -> None:
@@ -178,11 +194,13 @@ class TuneSpec(StepSpec):
 
     def need(self) -> dict[str, float]:
         # all concurrent trials: a search that resumes starts as many as it did before
-        trials = min(self.max_concurrent_trials or self.trials, self.trials)
+        trials = min(self.max_concurrent_trials or MAX_TRIALS, self.trials or MAX_TRIALS)
         most = largest(self.train.at_most(), *(trial.at_most() for trial in self.variants()))
         return {name: trials * amount for name, amount in most.items()}
 
     @property
-    def trials(self) -> int:
-        """The planned number of trials."""
+    def trials(self) -> int | None:
+        """The planned number of trials; None: as many as the finished search has."""
+        if self.resume_from is not None and self.resume_from.trials != "none":
+            return 1 if self.resume_from.trials == "best" else None
         return self.num_samples * search_space.grid_size(self.param_space)

@@ -178,6 +178,9 @@ TUNE: dict[str, list[Given]] = {
     "search_alg": v.NAMED,
     "max_concurrent_trials": v.COUNT,
     "time_budget_s": v.SECONDS,
+    "resume_from": v.SEARCH,
+    "resume_from.search": v.PLACE,
+    "resume_from.trials": v.WORD,
     "stop": v.CONFIG[:-3],
     "stop.loss": v.NUMBER,
 }

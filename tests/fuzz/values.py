@@ -269,4 +269,13 @@ CHECKPOINT = [
     ),
     *_fine("a checkpoint's place", "/c", {"uri": "/c"}, {"kind": "train", "checkpoint": {"uri": "/c"}}),
 ]
+SEARCH = [
+    *NOTHING,
+    *_wrong(
+        a_number=5, empty="", a_list=["/r"], a_slip={"serach": "/r"}, of_a_training={"kind": "train", "run": {"uri": "/r"}}
+    ),
+    *_wrong(no_run={"kind": "tune"}, a_number_as_run={"kind": "tune", "run": 5}, no_uri={"kind": "tune", "run": {}}),
+    *_wrong(a_number_as_search={"search": 5}, nul="/r\0", scheme="ftp://x/r", some={"search": "/r", "trials": 3}),
+    *_fine("a run directory, or a result", "/r", {"search": "/r"}, {"kind": "tune", "run": {"uri": "/r"}}),
+]
 CONFIG = [*NOTHING, *_NO_MAPPING, *_wrong(an_unknown_field={"nope": 1}, a_number_as_key={1: 2}, no_key={None: 1})]

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 @dataclass
 class Search:
     """The one search of this process, with its progress. `deadline`: on the monotonic clock; `fatal`: an error that affects
-    every trial."""
+    every trial; `trials`: how many there will be; `best`: the best metric so far."""
 
     spec: TuneSpec
     journal: JournalWriter
     deadline: float | None
+    trials: int
     fatal: SpecError | None = None
     reports: int = 0
     best: float | None = None
@@ -42,9 +43,9 @@ class Search:
             self.spec.metric: json_safe(value),
             "best": json_safe(self.best),
             "trials_over": len(self.over),
-            "progress": min(1.0, len(self.over) / self.spec.trials),
+            "progress": min(1.0, len(self.over) / self.trials),
         }
-        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, "trials": self.spec.trials})
+        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, "trials": self.trials})
 
 
 _search: Search | None = None
