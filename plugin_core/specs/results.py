@@ -227,13 +227,16 @@ class EvaluationRef(_Reference):
 class TuneResult(StepResult):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
     `trials`: the number that "finished", were "stopped" early or "failed", and that were "kept" from a finished search.
-    `table`: a JSON file with a row per trial."""
+    `table`: a JSON file with a row per trial. `table_markdown`: the same for people, the best first. `plots`: PNG files in
+    the run directory, by name."""
 
     kind: Literal["tune"] = "tune"
     best: TrainResult
     best_config: dict[str, Any]
     trials: dict[str, int]
     table: str
+    table_markdown: str | None = None
+    plots: dict[str, str] = {}
 
     @field_serializer("best")
     def _metrics_once(self, best: TrainResult, info: SerializationInfo) -> dict[str, Any]:

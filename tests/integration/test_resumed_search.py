@@ -106,5 +106,6 @@ def test_optuna_knows_the_trials_of_before(cluster: LocalCluster, tmp_path: Path
     assert result.trials == {"finished": 2, "stopped": 0, "failed": 0, "kept": 2}
     rows = json.loads(Path(result.table).read_text())
     assert len({row["config"]["train_loop_config"]["step"] for row in rows}) == 4
-    log = "".join(path.read_text() for path in Path(RunDir.at(result.run.uri).location.path, ".step", "logs").rglob("*.log"))
+    logs = Path(RunDir.at(result.run.uri).step.child("logs").path)
+    log = "".join(path.read_text() for path in logs.rglob("*") if path.is_file())
     assert "told of 2 of the 2 trials that are kept" in log

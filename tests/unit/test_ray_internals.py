@@ -14,7 +14,6 @@ NEEDED = {
     "ray._private.parameter": {"RayParams"},
     "ray._private": {"utils"},
     "ray._private.worker": {"WORKER_MODE", "global_worker"},
-    "ray.tune.search.basic_variant": {"BasicVariantGenerator", "_TrialIterator"},
     "ray._raylet": {"GcsClient", "setproctitle"},
     "ray.experimental.internal_kv": {"_internal_kv_get", "internal_kv_get_gcs_client"},
     "ray.train._internal": {"session"},

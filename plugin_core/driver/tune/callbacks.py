@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback, Stopper
 
+from plugin_core.driver.tune.report_channel import REPORTS
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import classify
 from plugin_core.runs.journal import JournalWriter
@@ -35,8 +36,9 @@ class Search:
     best: float | None = None
     over: set[str] = field(default_factory=set)
 
-    def tell(self, trial: Any, value: Any) -> None:
+    def tell(self, trial: Any, result: dict[str, Any]) -> None:
         """Write a trial's report to the journal as a report of the search."""
+        value = result.get(self.spec.metric)
         self.reports += 1
         metrics = {
             "trial": trial.trial_id,
@@ -45,7 +47,8 @@ class Search:
             "trials_over": len(self.over),
             "progress": min(1.0, len(self.over) / self.trials),
         }
-        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, "trials": self.trials})
+        of_trial = {"of_trial": result.get(REPORTS), "trials": self.trials}
+        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, **of_trial})
 
 
 _search: Search | None = None
@@ -72,12 +75,12 @@ class Report(Callback):
         if is_number(value) and value == value:
             better = max if search.spec.mode == "max" else min
             search.best = value if search.best is None else better(search.best, value)
-        search.tell(trial, value)
+        search.tell(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()
         search.over.add(trial.trial_id)
-        search.tell(trial, (trial.last_result or {}).get(search.spec.metric))
+        search.tell(trial, trial.last_result or {})
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()

@@ -6,18 +6,23 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver.train.step import result_so_far
+from plugin_core.driver.tune.plots import plots
 from plugin_core.driver.tune.report_channel import LEG, REPORTS
 from plugin_core.driver.tune.resumed import RESUMED, Resumed
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.errors.classify import classify
 from plugin_core.runs.directory import CHILDREN, RunDir
 from plugin_core.runs.finished_search import TABLE, best_of, leg_of
+from plugin_core.runs.trial_table import as_markdown
 from plugin_core.specs import TrainSpec, TuneSpec
 from plugin_core.specs.json_values import json_safe
 from plugin_core.specs.results import TrainResult, TuneResult
 
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
+
+#: The table for people, beside the one as data.
+PAGE = "trials.md"
 
 
 def collect(grid: Any, spec: TuneSpec, context: StepContext, taken: Resumed | None = None) -> TuneResult:
@@ -27,14 +32,20 @@ def collect(grid: Any, spec: TuneSpec, context: StepContext, taken: Resumed | No
     rows = [_row(result, spec, over) for result in grid]
     if taken is not None:
         rows = _with_kept(rows, spec, taken)
-    place = context.rundir.location.child(TABLE)
+    place, page = context.rundir.location.child(TABLE), context.rundir.location.child(PAGE)
     place.write(json.dumps(rows, indent=1).encode())
+    page.write(as_markdown(rows, spec).encode())
     counts = {status: sum(row["status"] == status for row in rows) for status in ("finished", "stopped", "failed", "kept")}
     if not counts["kept"]:
         del counts["kept"]
     best = best_of(rows, spec)
     if best is None:
         raise _nothing(rows, grid, context)
+    drawn = {}
+    for name, png in plots(rows, spec, context.rundir).items():
+        picture = context.rundir.location.child(f"{name}.png")
+        picture.write(png)
+        drawn[name] = picture.uri
     leg = leg_of(context.rundir, best)
     found = leg.result() or result_so_far(leg, _spec_of(leg))
     assert isinstance(found, TrainResult)
@@ -45,6 +56,8 @@ def collect(grid: Any, spec: TuneSpec, context: StepContext, taken: Resumed | No
         best_config=best["config"],
         trials=counts,
         table=place.uri,
+        table_markdown=page.uri,
+        plots=drawn,
         warnings=[*_failures(rows), *_begun_anew(taken)],
     )
 
@@ -97,11 +110,9 @@ def _row(result: Any, spec: TuneSpec, over: list[str]) -> dict[str, Any]:
         status = "finished" if leg in over or any(name.startswith(trial) for name in over) else "stopped"
     error = classify(result.error).message if result.error is not None else ""
     value = json_safe(metrics.get(spec.metric))
-    return (
-        {"run": leg, "status": status, "config": config, spec.metric: value, REPORTS: metrics.get(REPORTS, 0)}
-        | ({"from": source["run"]} if source else {})
-        | ({"error": error} if error else {})
-    )
+    row = {"run": leg, "trial": metrics.get("trial_id"), "status": status, "config": config, spec.metric: value}
+    row[REPORTS] = metrics.get(REPORTS, 0)
+    return row | ({"from": source["run"]} if source else {}) | ({"error": error} if error else {})
 
 
 def _nothing(rows: list[dict[str, Any]], grid: Any, context: StepContext) -> RayTrainWorkflowsError:
