@@ -6,73 +6,17 @@ from typing import Any
 
 import pytest
 
-from plugin_core import CheckpointRef, RunConfig, RunRef, TrainResult, TrainSpec, TuneResult, TuneSpec
+from plugin_core import RunRef, TrainResult
 from plugin_core.driver.tune.collect import collect
 from plugin_core.driver.tune.resumed import RESUMED, release, resumed
-from plugin_core.driver.tune.sampling import trials_for_tuner
 from plugin_core.errors import SpecError
 from plugin_core.runs import finished_search
-from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.pins import pinned
-from plugin_core.specs.functions import by_value_name
 from plugin_core.specs.resume_search import ResumeSearch
 from plugin_core.supervisor.preflight import check_resumed_search
+from tests.support.finished_search import begun, contents, finished, row, search
 from tests.support.grid import grid_result
-
-STEPS = {"train_loop_config": {"step": {"uniform": [0, 10]}}}
-GRID = {"train_loop_config": {"step": {"grid_search": [1, 2, 3]}}}
-
-
-def search(tmp_path: Path, name: str = "new", **fields: Any) -> TuneSpec:
-    train = TrainSpec(framework="python", train_loop_per_worker="a:b", train_loop_config={"epochs": 9})
-    given = {"train": train, "param_space": STEPS, "metric": "value", "mode": "max", **fields}
-    return TuneSpec(**given, run_config=RunConfig(name=name, storage_path=str(tmp_path)))
-
-
-def row(number: int, value: float | None, status: str = "finished", **more: Any) -> dict[str, Any]:
-    config = {"train_loop_config": {"step": number}}
-    return {"run": f"trial-t{number}", "status": status, "config": config, "value": value, "reports": 3, **more}
-
-
-ROWS = [row(1, 1.0), row(2, 2.0, "stopped"), row(3, None, "failed", error="x")]
-
-
-def finished(tmp_path: Path, rows: list[dict[str, Any]] = ROWS, name: str = "old", **fields: Any) -> RunDir:
-    """A search whose first trial finished, whose second was stopped, and whose third failed."""
-    spec = search(tmp_path, name, **fields)
-    rundir = RunDir.of(spec)
-    rundir.write_spec(spec)
-    for each in rows:
-        leg = rundir.child(each["run"])
-        leg.write_child_spec(spec.trial_spec(each["config"]))
-        leg.location.child("checkpoint_1", "model").write(b"m")
-        line = {"attempt": 1, "time": 0.0, "report": 1, "metrics": {"value": each["value"]}, "checkpoint": "checkpoint_1"}
-        leg.step.child("journal", "001-0000001.jsonl").write(f"{json.dumps(line)}\n".encode())
-        if each["status"] == "finished":
-            leg.write_result(
-                TrainResult(
-                    run=RunRef(uri=leg.uri, name=leg.name),
-                    metrics={"value": each["value"]},
-                    checkpoint=CheckpointRef(uri=leg.location.child("checkpoint_1").uri),
-                )
-            )
-    rundir.location.child("trials.json").write(json.dumps(rows).encode())
-    ref = RunRef(uri=rundir.uri, name=name)
-    rundir.write_result(TuneResult(run=ref, best=TrainResult(run=ref), best_config={}, trials={}, table="/t"))
-    return rundir
-
-
-def begun(spec: TuneSpec) -> StepContext:
-    rundir = RunDir.of(spec)
-    rundir.write_spec(spec)
-    return StepContext(rundir.read_spec(), rundir, 1, {}, lambda phase: None)
-
-
-def contents(rundir: RunDir) -> dict[str, bytes]:
-    files = (path for path in Path(rundir.location.path).rglob("*") if path.is_file())
-    return {str(path): path.read_bytes() for path in files if "pins" not in path.parts}
-
 
 # ---- the field
 
@@ -237,86 +181,6 @@ def test_a_chain_of_searches_keeps_the_trials_of_all(tmp_path: Path) -> None:
     ]
 
 
-# ---- functions and grids
-
-
-def loop(config: Any) -> None: ...
-
-
-def other(config: Any) -> None: ...
-
-
-def with_loops(tmp_path: Path, name: str, *loops: Any, **fields: Any) -> TuneSpec:
-    train = TrainSpec(framework="python", train_loop_per_worker=loops[0])
-    return search(tmp_path, name, train=train, param_space={"train_loop_per_worker": {"choice": [*loops]}}, **fields)
-
-
-def test_a_trials_function_is_found_by_its_name_though_its_code_has_changed(tmp_path: Path) -> None:
-    before = by_value_name(loop).partition("#")[0] + "#0000"
-    old = finished(tmp_path)
-    changed = {**row(1, 1.0), "config": {"train_loop_per_worker": before}}
-    old.location.child("trials.json").write(json.dumps([changed]).encode())
-    spec = with_loops(tmp_path, "new", loop, other, resume_from={"search": old.uri, "trials": "all"})
-    check_resumed_search(spec, here=True)
-    taken = resumed(begun(spec))
-    assert taken is not None
-    assert taken.given is not None
-    assert taken.given[0]["train_loop_per_worker"] == by_value_name(loop)
-    without = with_loops(tmp_path, "without", other, resume_from={"search": old.uri, "trials": "all"})
-    with pytest.raises(
-        SpecError, match="trial-t1 has the train_loop_per_worker 'loop', which neither train nor param_space"
-    ):
-        check_resumed_search(without, here=True)
-
-
-def test_a_trial_that_the_training_makes_invalid_is_named(tmp_path: Path) -> None:
-    old = finished(tmp_path)
-    old.location.child("trials.json").write(json.dumps([{**row(1, 1.0), "config": {"seed": -1}}]).encode())
-    with pytest.raises(SpecError, match=r"trial-t1 would be an invalid TrainSpec now: seed: got -1"):
-        check_resumed_search(search(tmp_path, resume_from={"search": old.uri, "trials": "all"}), here=True)
-
-
-def test_of_a_grid_only_what_the_finished_search_lacks_is_run(tmp_path: Path) -> None:
-    old = finished(tmp_path)
-    taken = resumed(begun(search(tmp_path, param_space=GRID, resume_from=old.uri, num_samples=2)))
-    assert taken is not None
-    assert taken.given is not None
-    assert [config["train_loop_config"]["step"] for config in taken.given] == [1, 2, 3, 3]
-    smaller = {"train_loop_config": {"step": {"grid_search": [1, 2]}}}
-    with pytest.raises(SpecError, match=r"param_space: got a grid that .*old has searched; expected more values, or more"):
-        check_resumed_search(search(tmp_path, "less", param_space=smaller, resume_from=old.uri), here=True)
-
-
-# ---- the searcher
-
-
-def test_optuna_is_told_of_the_trials_that_are_in_its_space(tmp_path: Path) -> None:
-    old = finished(tmp_path, [row(1, 1.0), row(2, 2.0), row(77, 7.0)])
-    spec = search(tmp_path, resume_from=old.uri, search_alg={"type": "optuna", "seed": 5}, num_samples=3)
-    taken = resumed(begun(spec))
-    space, arguments = trials_for_tuner(spec, 2, taken)
-    told = arguments["search_alg"]._ot_study.trials
-    assert [(trial.params, trial.value) for trial in told] == [
-        ({"train_loop_config/step": 1}, 1.0),
-        ({"train_loop_config/step": 2}, 2.0),
-    ]
-    assert (space, arguments["num_samples"]) == ({"train_loop_config": {}}, 3)
-    assert arguments["search_alg"]._seed == 5 + 3
-    suggested = arguments["search_alg"].suggest("t")["train_loop_config"]["step"]
-    assert 0 <= suggested <= 10
-
-
-def test_a_seeded_random_search_does_not_draw_the_same_trials_again(tmp_path: Path) -> None:
-    old = finished(tmp_path)
-    random = {"type": "random", "random_state": 1}
-    spec = search(tmp_path, resume_from=old.uri, search_alg=random)
-    _, added = trials_for_tuner(spec, 2, resumed(begun(spec)))
-    _, first = trials_for_tuner(search(tmp_path, search_alg=random), 2, None)
-    drawn = [arguments["search_alg"]._random_state.uniform(0, 1) for arguments in (first, added)]
-    assert drawn[0] != drawn[1]
-    assert (added["search_alg"].max_concurrent, added["max_concurrent_trials"]) == (2, None)
-
-
 # ---- the result
 
 
@@ -344,6 +208,8 @@ def test_what_trained_further_is_released_and_what_had_nothing_left_is_as_it_was
     leg = context.rundir.child("trial-t1")
     leg.write_child_spec(search(tmp_path).train)
     leg.write_result(TrainResult(run=RunRef(uri=leg.uri, name=leg.name), metrics={"value": 5.0}, reports=2))
+    leg = context.rundir.child("trial-t2")
+    leg.write_result(TrainResult(run=RunRef(uri=leg.uri, name=leg.name)))
     idle = {"value": 2.0, "leg": "trial-t2", "reports": 0}
     result = collect([grid_result("a", one, further), grid_result("b", two, idle)], context.spec, context, taken)  # type: ignore[arg-type]
     assert result.trials == {"finished": 1, "stopped": 0, "failed": 0, "kept": 1}

@@ -69,12 +69,12 @@ def _spec_of(leg: RunDir) -> TrainSpec:
 
 
 def _with_kept(rows: list[dict[str, Any]], spec: TuneSpec, taken: Resumed) -> list[dict[str, Any]]:
-    """The rows of this search's trials, with those of the finished one that count: all of them, or those of trials that had
-    nothing left to train. Raises SpecError if that are all."""
+    """The rows of this search's trials, with those of the finished one that count: all of them, or those of trials that did
+    not report again. Raises SpecError if none had anything left to train."""
     assert spec.resume_from is not None
     if spec.resume_from.trials == "none":
         return [*taken.kept, *rows]
-    if all(_is_as_before(row) for row in rows):
+    if all(_is_as_before(row) and row["status"] == "finished" for row in rows):
         raise SpecError(
             "resume_from.trials: no trial had anything left to train; expected a training that goes on, such as one of more"
             " epochs in train.train_loop_config"
