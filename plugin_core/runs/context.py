@@ -48,7 +48,7 @@ class StepContext:
         }
         by_name = {name: self.payload[key] for key, name in self.spec.more_functions().items() if key in self.payload}
         for key, value in all_functions(spec).items():
-            if value in by_name:
+            if isinstance(value, str) and value in by_name:
                 inside[key] = by_name[value]
             elif isinstance(value, str) and not is_name_of_value(value):
                 inside.pop(key, None)

@@ -87,7 +87,6 @@ class TuneSpec(StepSpec):
     stop: dict[Name, Number] = Field(
         {}, description="metric → value that ends a trial (`training_iteration` counts reports)"
     )
-
     resume_from: ResumeSearch | None = Field(
         None, description="a finished search whose trials train further, or to which trials are added"
     )
