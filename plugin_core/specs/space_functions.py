@@ -13,16 +13,27 @@ from pydantic import BeforeValidator, PlainSerializer
 from plugin_core.specs.fields import plain_except
 from plugin_core.specs.search_space import FREE, lists_as_choices
 
-#: The fields of a training that are or have functions, and the names under which these stand.
-_FIELDS = ("train_loop_per_worker", "preprocessor", "datasets")
-_NAMES = ("train_loop_per_worker", "preprocessor", "function")
+#: The fields of a training that are or have functions, and the names under which functions stand in them. A test compares
+#: them with the specs.
+FIELDS = (
+    "train_loop_per_worker",
+    "preprocessor",
+    "datasets",
+    "data_config",
+    "framework_callbacks",
+    "validation",
+    "run_config",
+)
+NAMES = frozenset({*FIELDS, "function", "fn", "callbacks"}) - {"datasets", "run_config"}
+#: Data in these fields.
+_DATA = ("kwargs", "fn_kwargs", "worker_runtime_env")
 #: A scheduler's options that are spaces.
 _SPACES = ("hyperparam_mutations",)
 
 
 def functions(space: Mapping[str, Any], field: str) -> Iterator[tuple[str, Any]]:
     """Yield (path, function) for the functions in a space: callables, and names of functions."""
-    for name in _FIELDS:
+    for name in FIELDS:
         if name in space:
             yield from _functions(lists_as_choices(space[name]), f"{field}.{name}", name)
 
@@ -30,12 +41,12 @@ def functions(space: Mapping[str, Any], field: str) -> Iterator[tuple[str, Any]]
 def _functions(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            if key != "kwargs":  # data for the function
+            if key not in _DATA:
                 yield from _functions(item, f"{path}.{key}", name if key in ("choice", "grid_search") else key)
     elif isinstance(value, (list, tuple)):
         for number, item in enumerate(value):
             yield from _functions(item, f"{path}.{number}", name)
-    elif callable(value) or (isinstance(value, str) and name in _NAMES):
+    elif callable(value) or (isinstance(value, str) and name in NAMES):
         yield path, value
 
 

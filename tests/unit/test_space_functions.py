@@ -10,10 +10,12 @@ from plugin_core.errors import SpecError
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.spec_record import code_alone, fields_fingerprint, make_record
-from plugin_core.specs import space_checks
+from plugin_core.specs import space_checks, space_functions
+from plugin_core.specs.common import DatasetConfig
 from plugin_core.specs.functions import by_value_name
-from plugin_core.specs.parts import spec_datasets, spec_functions
+from plugin_core.specs.parts import _function_fields, spec_datasets, spec_functions
 from plugin_core.specs.results import RunRef, TrainResult
+from plugin_core.specs.validation import ValidationConfig
 from plugin_core.supervisor.preflight import check_functions_and_data
 
 
@@ -62,6 +64,13 @@ def trial(context: StepContext, chosen: dict[str, Any], name: str = "t") -> Step
 def test_every_field_of_a_training_varies_or_says_why_it_does_not() -> None:
     fixed = {name for name in space_checks.FIXED if "." not in name}
     assert {*space_checks.FIELDS, *fixed} == set(TrainSpec.model_fields)
+
+
+def test_every_function_of_a_training_is_known_to_a_space() -> None:
+    found = set(_function_fields(TrainSpec))
+    assert found <= {*space_functions.FIELDS}
+    inner = {name for model in (DatasetConfig, RunConfig, ValidationConfig) for name in _function_fields(model)}
+    assert found | inner | {"validation"} == space_functions.NAMES
 
 
 @pytest.mark.parametrize(
@@ -150,6 +159,28 @@ def test_functions_travel_with_the_search_and_each_trial_gets_its_own(tmp_path: 
     assert reference.function("train_loop_per_worker").__name__ == "counting_loop"
     chosen = names["datasets"]["train"]["choice"][0]
     assert trial(context, {"datasets": {"train": chosen}}, "d").function("datasets.train.function")() == "rows"
+
+
+def test_lists_and_short_forms_of_functions_travel_too(tmp_path: Path) -> None:
+    space = {
+        "validation": {"choice": [loop, {"fn": other_loop, "fn_kwargs": {"fn": "x:y"}}]},
+        "run_config": {"callbacks": {"choice": [[scaled], []]}},
+        "data_config": {"choice": [rows, None]},
+    }
+    given = search(space, tmp_path)
+    assert len(spec_functions(given)[0]) == 1 + 2 + 1 + 1
+    assert spec_functions(given)[1] == {}
+    context = as_on_the_cluster(given)
+    names = context.spec.param_space  # type: ignore[attr-defined]
+    chosen = {
+        "validation": names["validation"]["choice"][1],
+        "run_config": {"callbacks": names["run_config"]["callbacks"]["choice"][0]},
+        "data_config": names["data_config"]["choice"][0],
+    }
+    child = trial(context, chosen)
+    assert child.function("validation.fn")({}) == 2
+    assert child.function("run_config.callbacks.0")() == "scaled"
+    assert child.function("data_config")() == "rows"
 
 
 def test_a_mutated_function_is_found_too(tmp_path: Path) -> None:
