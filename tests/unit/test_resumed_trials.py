@@ -5,6 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import tune
+from ray.tune.experiment import Experiment
+from ray.tune.search import ConcurrencyLimiter, Searcher, SearchGenerator
+from ray.tune.search.variant_generator import _has_unresolved_values
 
 from plugin_core import TrainSpec, TuneSpec
 from plugin_core.driver.tune.resumed import resumed
@@ -92,3 +96,39 @@ def test_a_seeded_random_search_does_not_draw_the_same_trials_again(tmp_path: Pa
     drawn = [arguments["search_alg"]._random_state.uniform(0, 1) for arguments in (first, added)]
     assert drawn[0] != drawn[1]
     assert (added["search_alg"].max_concurrent, added["max_concurrent_trials"]) == (2, None)
+
+
+class Nothing(tune.Trainable):
+    pass
+
+
+def trials_of(spec: TuneSpec, tmp_path: Path, taken: Any) -> list[dict[str, Any]]:
+    """The configs of the trials that Ray Tune makes of it, as its controller does before it starts them."""
+    space, arguments = trials_for_tuner(spec, 5, taken)
+    algorithm = arguments["search_alg"]
+    if isinstance(algorithm, Searcher):
+        algorithm = SearchGenerator(ConcurrencyLimiter(algorithm, arguments["max_concurrent_trials"]))
+    taken_over = space and not algorithm.set_search_properties(spec.metric, spec.mode, space)
+    assert not (taken_over and _has_unresolved_values(space)), "Ray refuses this"
+    samples = arguments["num_samples"]
+    experiment = Experiment("search", run=Nothing, config=space, storage_path=str(tmp_path), num_samples=samples)
+    algorithm.add_configurations(experiment)
+    return [algorithm.next_trial().config for _ in range(samples)]
+
+
+def test_ray_tune_makes_whole_trials_of_what_a_told_searcher_suggests(tmp_path: Path) -> None:
+    old = finished(tmp_path)
+    space = {"train_loop_config": {"step": {"uniform": [0, 10]}, "epochs": 4}, "seed": {"choice": [1, 2]}}
+    spec = search(tmp_path, param_space=space, resume_from=old.uri, search_alg="optuna", num_samples=3)
+    for config in trials_of(spec, tmp_path, resumed(begun(spec))):
+        assert 0 <= config["train_loop_config"].pop("step") <= 10
+        assert config.pop("seed") in (1, 2)
+        assert config == {"train_loop_config": {"epochs": 4}}
+
+
+def test_ray_tune_runs_the_given_trials_and_no_others(tmp_path: Path) -> None:
+    old = finished(tmp_path)
+    spec = search(tmp_path, resume_from={"search": old.uri, "trials": "all"})
+    taken = resumed(begun(spec))
+    assert taken is not None
+    assert trials_of(spec, tmp_path, taken) == taken.given
