@@ -268,7 +268,9 @@ _REFERENCES = ("checkpoint", "resume_from", "compare_to")
 
 
 def as_reference(name: str, value: Any) -> Any:
-    """Parse a result's dict back from the text that non-native Jinja rendering makes of it."""
+    """Parse a result's dict back from the text that non-native Jinja rendering makes of it, also in the field `search`."""
+    if isinstance(value, Mapping) and "search" in value:
+        return {**value, "search": as_reference(f"{name}.search", value["search"])}
     if not (isinstance(value, str) and value.lstrip().startswith("{")):
         return value
     try:

@@ -80,7 +80,10 @@ class RayTrainOperator(RayStepOperator):
 
 
 class RayTuneOperator(RayStepOperator):
-    """A search for the best training (`plugin_core.TuneSpec`); `train` is a TrainSpec or a dict of its fields."""
+    """A search for the best training (`plugin_core.TuneSpec`); `train` is a TrainSpec or a dict of its fields.
+
+    `resume_from=search.output` adds trials to a finished search.
+    """
 
     spec_class = TuneSpec
 
@@ -97,6 +100,7 @@ class RayTuneOperator(RayStepOperator):
         max_concurrent_trials: int | None = None,
         time_budget_s: float | None = None,
         stop: dict[str, float] | None = None,
+        resume_from: Any = None,
         **kwargs: Any,
     ):
         fields = {
@@ -110,6 +114,7 @@ class RayTuneOperator(RayStepOperator):
             "max_concurrent_trials": max_concurrent_trials,
             "time_budget_s": time_budget_s,
             "stop": stop,
+            "resume_from": resume_from,
         }
         super().__init__(fields=fields, **kwargs)
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from plugin_core.supervisor.progress import Reading as Reading
     from plugin_core.supervisor.report import markdown_report as markdown_report
     from plugin_core.supervisor.report import metric_rows as metric_rows
+    from plugin_core.supervisor.report import trial_rows as trial_rows
     from plugin_core.supervisor.supervisor import Supervisor as Supervisor
     from plugin_core.supervisor.supervisor import acancel as acancel
     from plugin_core.supervisor.supervisor import cancel as cancel
@@ -101,7 +102,7 @@ _PUBLIC = {
     "supervisor.events": "Event Line Log",
     "supervisor.generations": "newest_run",
     "supervisor.progress": "Reading",
-    "supervisor.report": "markdown_report metric_rows",
+    "supervisor.report": "markdown_report metric_rows trial_rows",
     "supervisor.supervisor": "Supervisor acancel cancel prepare",
 }
 __all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

@@ -32,6 +32,7 @@ from plugin_core.engine import (
     metric_rows,
     safe_link,
     spec_datasets,
+    trial_rows,
 )
 
 #: Type of the artifact that records a step's run and cluster; `hooks` reads it.
@@ -112,6 +113,8 @@ class Board:
             if history.reports:
                 rows = metric_rows(history)
                 await TableArtifact(key=f"{self._slug}-metrics", table=rows, description="The reports").acreate(client)
+            if trials := await self._threads(trial_rows, self._rundir, result):
+                await TableArtifact(key=f"{self._slug}-trials", table=trials, description="The trials").acreate(client)
             page = await self._threads(markdown_report, self._rundir, result, history)
             await MarkdownArtifact(key=f"{self._slug}-report", markdown=page, description="The run").acreate(client)
 
@@ -133,7 +136,8 @@ def show_asset(spec: StepSpec, result: StepResult) -> None:
 
 def _read_places(spec: StepSpec) -> list[str]:
     places = [path for dataset in spec_datasets(spec).values() for path in _listed(dataset.path)]
-    return places + [ref.uri for name in ("checkpoint", "resume_from") if (ref := getattr(spec, name, None)) is not None]
+    given = [getattr(spec, name, None) for name in ("checkpoint", "resume_from")]
+    return places + [uri for reference in given if (uri := getattr(reference, "uri", None)) is not None]
 
 
 def _listed(path: str | list[str] | None) -> list[str]:

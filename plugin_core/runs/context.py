@@ -8,6 +8,7 @@ from typing import Any
 
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec, functions
+from plugin_core.specs.parts import all_functions, is_name_of_value
 from plugin_core.specs.results import RunRef
 
 
@@ -38,10 +39,19 @@ class StepContext:
         return RunRef(uri=self.rundir.uri, name=self.rundir.name, attempt=self.attempt)
 
     def child(self, name: str, spec: StepSpec, field: str) -> StepContext:
-        """The context of a child run, given by a field of this run's spec. Creates the child run if needed."""
+        """The context of a child run, given by a field of this run's spec. Creates the child run if needed.
+
+        Its functions are this run's: those of the field, or those of a search space that its spec names instead.
+        """
         inside = {
             key.removeprefix(f"{field}."): value for key, value in self.payload.items() if key.startswith(f"{field}.")
         }
+        by_name = {name: self.payload[key] for key, name in self.spec.more_functions().items() if key in self.payload}
+        for key, value in all_functions(spec).items():
+            if isinstance(value, str) and value in by_name:
+                inside[key] = by_name[value]
+            elif isinstance(value, str) and not is_name_of_value(value):
+                inside.pop(key, None)
         rundir = self.rundir.child(name)
         rundir.write_child_spec(spec)
         return replace(self, spec=spec, rundir=rundir, payload=inside)

@@ -9,9 +9,10 @@ from plugin_core.errors import SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.pins import home_of
 from plugin_core.specs import StepSpec, TrainSpec, TuneSpec
-from plugin_core.specs.functions import is_by_value
+from plugin_core.specs.functions import by_value_name
+from plugin_core.specs.parts import all_functions, is_name_of_value
 from plugin_core.specs.results import TuneResult
-from plugin_core.specs.search_space import merged
+from plugin_core.specs.space_functions import with_functions
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.location import Location
 
@@ -72,16 +73,24 @@ def check_framework(spec: StepSpec) -> None:
             )
 
 
-def best_train_spec(result: TuneResult, train: TrainSpec | None = None) -> TrainSpec:
+def best_train_spec(result: TuneResult, train: TrainSpec | TuneSpec | None = None) -> TrainSpec:
     """The training spec with the best trial's values from the search space.
 
-    `train`: the spec that was tuned. By default it is read from the run directory, which requires a train loop by
-    reference; raises SpecError otherwise.
+    `train`: the spec that was tuned, or the search's. By default it is read from the run directory. Raises SpecError if the
+    training has a function that was sent by value and is not in what is given.
     """
-    if train is None:
-        search = RunDir.at(result.run.uri).read_spec()
-        assert isinstance(search, TuneSpec)
-        train = search.train
-        if is_by_value(str(train.model_dump(mode="json").get("train_loop_per_worker"))):
-            raise SpecError("train: missing; expected the TrainSpec, because its train_loop_per_worker was sent by value")
-    return TrainSpec(**merged(train.model_dump(), result.best_config))
+    if isinstance(train, TrainSpec) and not result.best_config:
+        return train
+    search = train if isinstance(train, TuneSpec) else RunDir.at(result.run.uri).read_spec()
+    assert isinstance(search, TuneSpec)
+    if isinstance(train, TrainSpec):
+        search = search.model_copy(update={"train": train})
+    known = {by_value_name(value): value for value in all_functions(search).values() if callable(value)}
+    best = search.trial_spec(with_functions(result.best_config, lambda name: known.get(name, name)))
+    if missing := [field for field, value in all_functions(best).items() if is_name_of_value(value)]:
+        given = "missing" if train is None else f"got a {type(train).__name__}"
+        raise SpecError(
+            f"train: {given}; expected the search's TuneSpec, or the TrainSpec that has the function, because"
+            f" {', '.join(missing)} was sent by value"
+        )
+    return best

@@ -12,7 +12,7 @@ from plugin_core.errors import PayloadError, SpecError
 from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
 from plugin_core.specs.code_digest import sources_digest
 from plugin_core.specs.json_values import flat
-from plugin_core.specs.parts import spec_functions
+from plugin_core.specs.parts import is_name_of_value, spec_functions
 
 #: Fields that do not affect what is computed, such as timeouts and retry counts. A retry may change them.
 OPERATIONAL = (
@@ -79,14 +79,16 @@ def fingerprint(record: dict[str, Any]) -> str:
 
 def fields_fingerprint(record: dict[str, Any]) -> str:
     """`fingerprint` without the functions' code: equal for records that differ in `code_alone`."""
-    return _hash({name: _without_code(value) for name, value in _computed(record).items()})
+    return _hash(_without_code(_computed(record)))
 
 
 def _without_code(value: Any) -> Any:
-    """A value of a spec, but of a function, or of each in a list, only the name."""
+    """A spec's value with the names of by-value functions alone; a search space has lists of them."""
+    if isinstance(value, dict):
+        return {name: _without_code(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_without_code(item) for item in value]
-    return value.partition("#")[0] if isinstance(value, str) and functions.is_by_value(value) else value
+    return value.partition("#")[0] if is_name_of_value(value) else value
 
 
 def _computed(record: dict[str, Any]) -> dict[str, Any]:

@@ -96,12 +96,21 @@ Texts = Annotated[list[Text], BeforeValidator(listed)]
 # ---- plain data
 
 
+#: Whether a value at a path of plain data stays as it is, although it is no JSON.
+Kept = Callable[[Any, tuple[str, ...]], bool]
+
+
 def plain(value: Any) -> dict[str, Any]:
     """Validate a mapping that JSON preserves exactly. Raises SpecError naming the location within it."""
+    return plain_except(value, lambda value, path: False)
+
+
+def plain_except(value: Any, kept: Kept) -> dict[str, Any]:
+    """`plain`, for a mapping in which some values are no JSON."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {shown(value)}; expected a mapping")
     left = [MAX_VALUES]
-    found: dict[str, Any] = _plain(value, (), left)
+    found: dict[str, Any] = _plain(value, (), left, kept)
     return found
 
 
@@ -132,7 +141,7 @@ def inside(path: Iterable[str], sentence: str) -> Exception:
     return error
 
 
-def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
+def _plain(value: Any, path: tuple[str, ...], left: list[int], kept: Kept) -> Any:
     left[0] -= 1
     if left[0] < 0:
         raise inside(path[:1], f"got more than {MAX_VALUES:,} values; expected fewer in a spec")
@@ -152,11 +161,13 @@ def _plain(value: Any, path: tuple[str, ...], left: list[int]) -> Any:
                 raise inside(path, f"got {value}, which JSON cannot represent; expected a finite number")
             return float(value)
         case list():
-            return [_plain(item, (*path, str(number)), left) for number, item in enumerate(value)]
+            return [_plain(item, (*path, str(number)), left, kept) for number, item in enumerate(value)]
         case Mapping():
-            return {_key(key, path): _plain(item, (*path, str(key)), left) for key, item in value.items()}
+            return {_key(key, path): _plain(item, (*path, str(key)), left, kept) for key, item in value.items()}
         case tuple():
             raise inside(path, f"got {shown(value)}, a tuple, which JSON would turn into a list; expected a list")
+        case _ if kept(value, path):
+            return value
         case _:
             raise inside(
                 path, f"got {shown(value)} of type {type(value).__name__}; expected plain JSON data (text, numbers, lists)"

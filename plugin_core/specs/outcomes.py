@@ -36,7 +36,12 @@ def tune(spec: Any, result: Any) -> list[str]:
     value = f" with {spec.metric}={best:.4g}" if is_number(best) else ""
     trials = ", ".join(f"{count} {status}" for status, count in result.trials.items() if count)
     lines = [f"found: the best trial{value}: {metrics(result.best_config) or 'as given'}", f"trials: {trials or 'none'}"]
-    return lines + ([f"checkpoint: {result.checkpoint.uri}"] if result.checkpoint is not None else [])
+    lines += [f"checkpoint: {result.checkpoint.uri}"] if result.checkpoint is not None else []
+    return [*lines, f"table of trials: {result.table_markdown or result.table}", *_plots(result)]
+
+
+def _plots(result: Any) -> list[str]:
+    return [f"plot: {uri}" for uri in result.plots.values()]
 
 
 def evaluate(spec: Any, result: Any) -> list[str]:

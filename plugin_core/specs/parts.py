@@ -29,15 +29,18 @@ def _is_function(parts: Iterable[Any]) -> bool:
 
 def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
     """The spec's functions by field name: those by value, those by reference."""
-    by_value: dict[str, Any] = {}
-    references: dict[str, str] = {}
-    for field, value in _functions(spec, ""):
-        if isinstance(value, str):
-            if not functions.is_by_value(value):
-                references[field] = value
-        elif callable(value):
-            by_value[field] = value
-    return by_value, references
+    given = {field: value for field, value in all_functions(spec).items() if not is_name_of_value(value)}
+    by_value = {field: value for field, value in given.items() if not isinstance(value, str)}
+    return by_value, {field: value for field, value in given.items() if isinstance(value, str)}
+
+
+def all_functions(spec: StepSpec) -> dict[str, Any]:
+    """The spec's functions by field name: callables, references, and names of those that were sent by value."""
+    return {field: value for field, value in _functions(spec, "") if value is not None}
+
+
+def is_name_of_value(value: Any) -> bool:
+    return isinstance(value, str) and functions.is_by_value(value)
 
 
 def _functions(model: Model, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -53,6 +56,8 @@ def _functions(model: Model, prefix: str) -> Iterator[tuple[str, Any]]:
             for key, item in value.items():
                 if isinstance(item, Model):
                     yield from _functions(item, f"{prefix}{name}.{key}.")
+    if isinstance(model, StepSpec):
+        yield from ((f"{prefix}{field}", value) for field, value in model.more_functions().items())
 
 
 def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
@@ -60,7 +65,7 @@ def spec_datasets(spec: StepSpec) -> dict[str, DatasetConfig]:
     inner = {
         f"{name}.{field}": dataset for name, part in _parts(spec).items() for field, dataset in spec_datasets(part).items()
     }
-    return {**_own_datasets(spec), **inner}
+    return {**_own_datasets(spec), **spec.more_datasets(), **inner}
 
 
 def _parts(spec: StepSpec) -> dict[str, StepSpec]:

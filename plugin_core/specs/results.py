@@ -247,13 +247,17 @@ class EvaluationRef(_Reference):
 
 class TuneResult(_Trained):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
-    `trials`: the number that "finished", were "stopped" early or "failed". `table`: a JSON file with a row per trial."""
+    `trials`: the number that "finished", were "stopped" early or "failed", and that were "kept" from a finished search.
+    `table`: a JSON file with a row per trial. `table_markdown`: the same for people, the best first. `plots`: PNG files in
+    the run directory, by name."""
 
     kind: Literal["tune"] = "tune"
     best: TrainResult
     best_config: dict[str, Any]
     trials: dict[str, int]
     table: str
+    table_markdown: str | None = None
+    plots: dict[str, str] = {}
 
     @field_serializer("best")
     def _metrics_once(self, best: TrainResult, info: SerializationInfo) -> dict[str, Any]:
@@ -267,7 +271,8 @@ class TuneResult(_Trained):
 
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
-        best, trials = TrainResult.played(spec.train, run, metrics), {"finished": spec.trials, "stopped": 0, "failed": 0}
+        best = TrainResult.played(spec.train, run, metrics)
+        trials = {"finished": spec.trials or 1, "stopped": 0, "failed": 0}
         return cls(run=run, metrics=metrics, best=best, best_config={}, trials=trials, table=f"{run.uri}/trials.json")
 
     @property

@@ -8,13 +8,9 @@ to this form.
 
 from __future__ import annotations
 
-import json
-import math
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from plugin_core.errors.shown import did_you_mean, shown
-from plugin_core.specs.json_values import is_number
 
 #: The same limit as for plain data (in `specs.fields`, a layer above).
 MAX_DEPTH = 50
@@ -34,23 +30,9 @@ SAMPLERS: dict[str, tuple[str, ...]] = {
     "choice": (),
     "grid_search": (),
 }
-#: Those that a mutation may draw from.
-MUTATING = tuple(name for name in SAMPLERS if name != "grid_search")
-#: The fields of a TrainSpec that a search may vary.
-FIELDS = (
-    "train_loop_config",
-    "params",
-    "num_boost_round",
-    "early_stopping_rounds",
-    "deepspeed_config",
-    "seed",
-    "scaling_config",
-    "datasets",
-    "torch_config",
-)
 #: The fields whose values are not validated here.
-_FREE = ("train_loop_config", "params", "deepspeed_config")
-_LISTS = ("choice", "grid_search")
+FREE = ("train_loop_config", "params", "deepspeed_config")
+LISTS = ("choice", "grid_search")
 
 
 def as_data(space: Any, depth: int = 0) -> Any:
@@ -65,56 +47,11 @@ def as_data(space: Any, depth: int = 0) -> Any:
     return space
 
 
-def check(space: dict[str, Any]) -> None:
-    """Raise ValueError if the space is empty, varies an unsupported field, or misspells or misuses a sampler."""
-    if not space:
-        raise ValueError("param_space: got {}; expected at least one entry to search over")
-    for name in space:
-        if name not in FIELDS:
-            hint = did_you_mean(name, FIELDS)
-            raise ValueError(f"param_space: got {shown(name)}; expected the fields {', '.join(FIELDS)} of train{hint}")
-    found = list(_samplers(space, "param_space"))
-    if not found:
-        raise ValueError(f"param_space: got {shown(space)}, which varies nothing; expected {', '.join(SAMPLERS)}")
-    for path, word, arguments in found:
-        _check_sampler(path, word, arguments)
-
-
-def check_mutations(field: str, mutations: Any, bounds: bool) -> None:
-    """Raise ValueError unless `mutations`, an option of a scheduler, names fields as a space does. Its values are samplers
-    or, as in Ray, lists of values; with `bounds` they are pairs."""
-    if not isinstance(mutations, Mapping):
-        raise ValueError(f"{field}: got {shown(mutations)}; expected a mapping like param_space")
-    for name, value in mutations.items():
-        if name not in FIELDS:
-            raise ValueError(
-                f"{field}: got {shown(name)}; expected fields of train, as in param_space:"
-                f' {{"train_loop_config": {{{json.dumps(name)}: …}}}}{did_you_mean(name, FIELDS)}'
-            )
-        _check_mutation(f"{field}.{name}", value, bounds)
-    for path, word, arguments in _samplers(mutations, field):
-        _check_sampler(path, word, arguments)
-        if word == "grid_search":
-            raise ValueError(f"{path}: got a grid_search; expected a sampler, like choice")
-
-
-def _check_mutation(path: str, value: Any, bounds: bool) -> None:
-    if isinstance(value, Mapping) and value and (bounds or _sampler(value) is None):
-        for name, item in value.items():
-            _check_mutation(f"{path}.{name}", item, bounds)
-    elif bounds:
-        pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(is_number, value))
-        if not pair or not value[0] < value[1]:
-            raise ValueError(f"{path}: got {shown(value)}; expected [lower, upper], two numbers")
-    elif not value or not isinstance(value, (list, tuple, Mapping)):
-        raise ValueError(f"{path}: got {shown(value)}; expected a list of values, {', '.join(MUTATING)}")
-
-
 def lists_as_choices(mutations: Any) -> Any:
     """Mutations as a space: a list of values is a choice."""
     if isinstance(mutations, (list, tuple)):
         return {"choice": list(mutations)}
-    if not isinstance(mutations, Mapping) or _sampler(mutations) is not None:
+    if not isinstance(mutations, Mapping) or sampler(mutations) is not None:
         return mutations
     return {name: lists_as_choices(value) for name, value in mutations.items()}
 
@@ -123,9 +60,9 @@ def to_ray(space: Any) -> Any:
     """Convert the space to Ray Tune's objects."""
     if not isinstance(space, Mapping):
         return space
-    if (sampler := _sampler(space)) is None:
+    if (found := sampler(space)) is None:
         return {name: to_ray(value) for name, value in space.items()}
-    word, arguments = sampler
+    word, arguments = found
     if word == "grid_search":
         return {"grid_search": arguments}
     from ray import tune
@@ -133,26 +70,38 @@ def to_ray(space: Any) -> Any:
     return tune.choice(arguments) if word == "choice" else getattr(tune, word)(*arguments)
 
 
-def merged(base: Any, chosen: Any) -> Any:
-    """`base` updated recursively with a trial's values."""
-    if isinstance(base, Mapping) and isinstance(chosen, Mapping):
-        return {**base, **{name: merged(base.get(name), value) for name, value in chosen.items()}}
-    return chosen
+def merged(base: Any, chosen: Any, space: Any = None) -> Any:
+    """`base` updated recursively with a trial's values. What a sampler of the space has chosen, such as a whole dataset,
+    replaces what is in `base`."""
+    if not isinstance(base, Mapping) or not isinstance(chosen, Mapping):
+        return chosen
+    within = space if isinstance(space, Mapping) else {}
+    if sampler(within) is not None:
+        return chosen
+    return {**base, **{name: merged(base.get(name), value, within.get(name)) for name, value in chosen.items()}}
+
+
+def first(space: Any) -> Any:
+    """A trial's values: the first extreme of each sampler."""
+    if not isinstance(space, Mapping):
+        return space
+    if (found := sampler(space)) is not None:
+        return extremes(*found)[0]
+    return {name: first(value) for name, value in space.items()}
 
 
 def ends(space: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (path, nested value) for the extremes of each sampler, in fields whose values are validated (unlike a loop's
     config)."""
     for field, value in space.items():
-        if field in _FREE:
-            continue
-        for path, word, arguments in _samplers(value, field):
-            for extreme in _extremes(word, arguments):
-                yield path, _nested(path.split("."), extreme)
+        if field not in FREE:
+            for path, word, arguments in _paths(value, (field,)):
+                for extreme in extremes(word, arguments):
+                    yield ".".join(path), _nested(path, extreme)
 
 
-def _extremes(word: str, arguments: Any) -> list[Any]:
-    if word in _LISTS:
+def extremes(word: str, arguments: Any) -> list[Any]:
+    if word in LISTS:
         return list(arguments)
     if word in ("randn", "qrandn"):
         return [float(arguments[0])]
@@ -162,7 +111,7 @@ def _extremes(word: str, arguments: Any) -> list[Any]:
     return [float(lower), float(upper)]
 
 
-def _nested(path: list[str], value: Any) -> dict[str, Any]:
+def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
     for name in reversed(path):
         value = {name: value}
     found: dict[str, Any] = value
@@ -172,12 +121,53 @@ def _nested(path: list[str], value: Any) -> dict[str, Any]:
 def grid_size(space: Any) -> int:
     """The number of trials per sample: the product of the lengths of all grids."""
     size = 1
-    for _, word, arguments in _samplers(space, ""):
+    for _, word, arguments in _paths(space, ()):
         size *= len(arguments) if word == "grid_search" else 1
     return size
 
 
-def _sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:
+def whole_grid(space: dict[str, Any]) -> Iterator[dict[str, Any]] | None:
+    """The configs of a space whose samplers are grids alone; None for another space."""
+    samplers = list(_paths(space, ()))
+    if any(word != "grid_search" for _, word, _ in samplers):
+        return None
+    chosen = itertools.product(*(values for *_, values in samplers))
+    return (_with(space, dict(zip((path for path, *_ in samplers), values, strict=True)), ()) for values in chosen)
+
+
+def _with(space: Any, values: dict[tuple[str, ...], Any], path: tuple[str, ...]) -> Any:
+    if path in values:
+        return values[path]
+    if not isinstance(space, Mapping):
+        return space
+    return {name: _with(value, values, (*path, name)) for name, value in space.items()}
+
+
+def values_by_path(space: dict[str, Any], config: dict[str, Any]) -> dict[str, Any] | None:
+    """A trial's value for each sampler of the space, by its path as Ray's searchers write it; None if it lacks one."""
+    found = {}
+    for path, *_ in _paths(space, ()):
+        value: Any = config
+        for name in path:
+            if not isinstance(value, Mapping) or name not in value:
+                return None
+            value = value[name]
+        found["/".join(path)] = value
+    return found
+
+
+def constants(space: Any) -> Any:
+    """The space without its samplers."""
+    if not isinstance(space, Mapping):
+        return space
+    return {
+        name: constants(value)
+        for name, value in space.items()
+        if not (isinstance(value, Mapping) and sampler(value) is not None)
+    }
+
+
+def sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The sampler, if this is a dict with one entry named after one."""
     if len(value) != 1:
         return None
@@ -185,53 +175,15 @@ def _sampler(value: Mapping[str, Any]) -> tuple[str, Any] | None:
     return (word, arguments) if word in SAMPLERS else None
 
 
-def _samplers(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, Any]]:
+    """Yield (path, name, arguments) for the samplers in a space that is known to be valid."""
     if not isinstance(value, Mapping):
         return
-    if (sampler := _sampler(value)) is not None:
-        yield path, *sampler
+    if (found := sampler(value)) is not None:
+        yield path, *found
         return
     for name, item in value.items():
-        inner = f"{path}.{name}"
-        if isinstance(item, Mapping) and len(item) == 1:
-            ((word, arguments),) = item.items()
-            hint = did_you_mean(word, SAMPLERS, cutoff=0.75)
-            if word not in SAMPLERS and hint and isinstance(arguments, (list, tuple)):
-                raise ValueError(f"{inner}: got {shown(item)}; expected {', '.join(SAMPLERS)}{hint}")
-        yield from _samplers(item, inner)
-
-
-def _check_sampler(path: str, word: str, arguments: Any) -> None:
-    names = SAMPLERS[word]
-    if not isinstance(arguments, (list, tuple)) or (word in _LISTS and not arguments):
-        raise ValueError(f"{path}.{word}: got {shown(arguments)}; expected a list of {', '.join(names) or 'values'}")
-    if word in _LISTS:
-        return
-    given = f"{path}.{word}: got {shown(list(arguments))}"
-    if len(arguments) != len(names) or not all(map(is_number, arguments)):
-        raise ValueError(f"{given}; expected [{', '.join(names)}], all numbers")
-    if "int" in word and not all(isinstance(number, int) for number in arguments):
-        raise ValueError(f"{given}; expected whole numbers")
-    if "int" in word and not all(-(2**63) <= number < 2**63 for number in arguments):
-        raise ValueError(f"{given}; expected 64-bit whole numbers")
-    of = dict(zip(names, arguments, strict=True))
-    if "lower" in of and not of["lower"] < of["upper"]:
-        raise ValueError(f"{given}; expected lower < upper")
-    if "log" in word and of["lower"] <= 0:
-        raise ValueError(f"{given}; expected a lower bound above 0")
-    if "sd" in of and of["sd"] <= 0:
-        raise ValueError(f"{given}; expected a standard deviation above 0")
-    if "q" in of:
-        _check_quantum(given, of)
-
-
-def _check_quantum(given: str, of: dict[str, float]) -> None:
-    """Ray Tune requires bounds that are multiples of `q`."""
-    if of["q"] <= 0:
-        raise ValueError(f"{given}; expected q above 0")
-    for name in ("lower", "upper"):
-        if name in of and not math.isclose(of[name] / of["q"], round(of[name] / of["q"])):
-            raise ValueError(f"{given}; expected bounds that are multiples of q")
+        yield from _paths(item, (*path, name))
 
 
 def _domain_as_data(domain: Any) -> dict[str, Any]:

@@ -84,6 +84,14 @@ class StepSpec(Model):
         """The most that it ever takes: more than `need` for a range of workers or actors."""
         return self.need()
 
+    def more_functions(self) -> dict[str, Any]:
+        """The user's functions beside those in fields of type `Function`, by their place."""
+        return {}
+
+    def more_datasets(self) -> dict[str, DatasetConfig]:
+        """The datasets beside those in the fields `datasets` and `dataset`, by a name for messages."""
+        return {}
+
     def needed_columns(self, field: str) -> dict[str, list[str]]:
         """The columns that the step needs from the dataset in `field`, by the spec fields that name them."""
         return {}

@@ -32,9 +32,9 @@ class Record(TypedDict):
 
 
 class Line(TypedDict, total=False):
-    """A journal line: a report (of a search: with the number of its `trials`) or a phase. A phase may say how many
-    `rows` are predicted, how many workers started on how many hosts, or why workers restart: which failure of how many
-    allowed, and what they resume `from`.
+    """A journal line: a report (of a search: the number of its `trials`, and which report `of_trial` it is) or a phase.
+    A phase may say how many `rows` are predicted, how many workers started on how many hosts, or why workers restart: which
+    failure of how many allowed, and what they resume `from`.
     """
 
     attempt: int
@@ -46,6 +46,7 @@ class Line(TypedDict, total=False):
     checkpoint: str | None
     ranks: list[Any]
     trials: int
+    of_trial: Any
     rows: int
     workers: int
     hosts: int

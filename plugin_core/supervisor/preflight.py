@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.runs import finished_search
 from plugin_core.runs.dataset_fingerprint import arrow_dataset, has_schema
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.lineage import check_checkpoint, check_framework
@@ -25,6 +26,7 @@ from plugin_core.specs.parts import (
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import Location
 from plugin_core.storage.refusals import refusal
+from plugin_core.supervisor.generations import newest_run
 
 
 def check_functions_and_data(spec: StepSpec, here: bool) -> None:
@@ -35,13 +37,15 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     """
     _, references = spec_functions(spec)
     for name, reference in references.items():
-        loop = name.endswith("train_loop_per_worker")
+        loop = "train_loop_per_worker" in name.split(".")
         check_reference(name, reference, must_exist=here, may_be_class=not loop)
     for name, dataset in spec_datasets(spec).items():
         check_dataset(name, dataset, needed_columns(spec, name), needed_rows(spec, name, dataset), here=here)
     for name, checkpoint in named_checkpoints(spec):
         if here or not Location.of(checkpoint.uri).is_local:
             check_checkpoint(name, checkpoint.uri)
+    if isinstance(spec, TuneSpec):
+        _check_starts(spec, here)
     with contextlib.suppress(StorageError):  # then the cluster checks it, and reports it
         check_framework(spec)
     if isinstance(spec, BatchInferSpec) and spec.output_path is not None:
@@ -56,6 +60,27 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     if isinstance(spec, TuneSpec) and here:
         make_scheduler(spec.scheduler)
         make_searcher(spec.search_alg)
+
+
+def _check_starts(spec: TuneSpec, here: bool) -> None:
+    """Check the checkpoints that trials may start from."""
+    starts = [trial.resume_from.uri for trial in spec.variants() if trial.resume_from is not None]
+    for uri in dict.fromkeys(starts):
+        if here or not Location.of(uri).is_local:
+            check_checkpoint("param_space.resume_from", uri)
+
+
+def check_resumed_search(spec: StepSpec, here: bool, current: RunDir | None = None) -> None:
+    """Raise SpecError if the finished search that a search goes on from does not allow it. A search that has begun goes on
+    by what it took from it then. `here`, `current`: as in `prepare`."""
+    if not isinstance(spec, TuneSpec) or spec.resume_from is None:
+        return
+    place = Location.of(spec.resume_from.search, finished_search.FIELD)
+    if place.is_local and not here:
+        return
+    with contextlib.suppress(StorageError):  # then the cluster checks it, and reports it
+        if not (current or newest_run(spec)).step.child(finished_search.PLAN).is_file():
+            finished_search.check(spec, finished_search.read(spec.resume_from.search))
 
 
 def named_checkpoints(spec: StepSpec) -> Iterator[tuple[str, CheckpointRef]]:

@@ -12,11 +12,16 @@ from plugin_core.errors.plain_text import markdown_code, markdown_text
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
 from plugin_core.runs.plots import Drawing, png
+from plugin_core.runs.trial_table import as_markdown, shown_rows
+from plugin_core.specs import TuneSpec
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
+from plugin_core.storage.stored_files import Object, parse
 from plugin_core.supervisor.progress import duration
 
 #: Larger plots, in bytes, are not shown.
 PLOT_BYTES = 4 * 2**20
+#: A larger table of trials, in bytes, is not shown.
+TABLE_BYTES = 16 * 2**20
 _PNG = b"\x89PNG"
 
 
@@ -60,10 +65,31 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
     if isinstance(result, EvaluationResult):
         verdict = [f"- {_cell(name)}: {_cell(why)}" for name, why in result.failed.items()]
         lines += ["", "Passed." if result.passed else "Not passed:", *verdict]
+    if isinstance(result, TuneResult) and (trials := _trials(rundir, result)):
+        lines += ["", as_markdown(trials, _search(rundir))]
+    if isinstance(result, (EvaluationResult, TuneResult)):
         for name, place in result.plots.items():
             lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
     lines += ["", _inline("the metrics", plot_png(history))]
     return "\n".join(lines).rstrip()
+
+
+def trial_rows(rundir: RunDir, result: StepResult | None) -> list[dict[str, Any]]:
+    """The trials of a search as table rows, the best first; none for another kind of step. Of many trials the best."""
+    found = _trials(rundir, result) if isinstance(result, TuneResult) else []
+    return shown_rows(found, _search(rundir)) if found else []
+
+
+def _trials(rundir: RunDir, result: TuneResult) -> list[dict[str, Any]]:
+    """The rows of the table that the result names; none if it is not in the run directory, or large."""
+    data = _inside(rundir, result.table, TABLE_BYTES)
+    return parse(list[Object], data, result.table) if data is not None else []
+
+
+def _search(rundir: RunDir) -> TuneSpec:
+    spec = rundir.read_spec()
+    assert isinstance(spec, TuneSpec)
+    return spec
 
 
 def _inline(name: str, png: bytes | None) -> str:
@@ -73,15 +99,21 @@ def _inline(name: str, png: bytes | None) -> str:
 
 
 def _plot(rundir: RunDir, uri: str) -> bytes | None:
-    """Read a plot that the result names. Only PNGs in the run directory: a result must not expose other files."""
+    """Read a plot that the result names, if it is a PNG."""
+    png = _inside(rundir, uri, PLOT_BYTES)
+    return png if png is not None and png.startswith(_PNG) else None
+
+
+def _inside(rundir: RunDir, uri: str, at_most: int) -> bytes | None:
+    """Read a file that the result names. Only in the run directory: a result must not expose other files. None also for a
+    larger file."""
     place = rundir.location.inside(uri)
     try:
-        png = place.read(at_most=PLOT_BYTES) if place is not None else None
+        return place.read(at_most) if place is not None else None
     except StorageError as exc:
         if getattr(exc.__cause__, "errno", None) != errno.EFBIG:
             raise
         return None
-    return png if png is not None and png.startswith(_PNG) else None
 
 
 def _cell(value: Any) -> str:

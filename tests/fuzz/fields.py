@@ -194,6 +194,8 @@ TUNE: dict[str, list[Given]] = {
     "param_space": v.SPACE,
     "param_space.train_loop_config.lr": v.SAMPLER,
     "param_space.seed": v.SEEDS,
+    "param_space.preprocessor": v.FUNCTIONS_TO_CHOOSE,
+    "param_space.limits": v.SHARED_BY_TRIALS,
     "metric": v.NAME,
     "mode": v.WORD,
     "num_samples": v.COUNT,
@@ -201,6 +203,9 @@ TUNE: dict[str, list[Given]] = {
     "search_alg": v.NAMED,
     "max_concurrent_trials": v.COUNT,
     "time_budget_s": v.SECONDS,
+    "resume_from": v.SEARCH,
+    "resume_from.search": v.PLACE,
+    "resume_from.trials": v.WORD,
     "stop": v.CONFIG[:-3],
     "stop.loss": v.NUMBER,
 }

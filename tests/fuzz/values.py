@@ -172,6 +172,10 @@ SAMPLER = [
     }.items()
 ] + _fine("a sampler of Ray Tune's", {"uniform": [0, 1]}, {"choice": [1, "a"]}, {"qrandint": [2, 8, 2]})
 SEEDS = [Given("seeds below 0", {"randint": [-5, -1]}), Given("fractions as seeds", {"uniform": [0, 1]})]
+FUNCTIONS_TO_CHOOSE = _wrong(
+    a_number={"choice": [5]}, a_name={"choice": ["a:b", "loop"]}, numbers={"uniform": [0, 1]}, a_flag={"choice": [True]}
+)
+SHARED_BY_TRIALS = _wrong(a_choice={"timeout_s": {"choice": [1.0]}}, whole={"choice": [{"timeout_s": 1.0}]}, fixed={})
 THRESHOLD = [
     *NOTHING,
     *_NO_MAPPING,
@@ -265,5 +269,14 @@ CHECKPOINT = [
         best={"kind": "tune", "best": 5},
     ),
     *_fine("a checkpoint's place", "/c", {"uri": "/c"}, {"kind": "train", "checkpoint": {"uri": "/c"}}),
+]
+SEARCH = [
+    *NOTHING,
+    *_wrong(
+        a_number=5, empty="", a_list=["/r"], a_slip={"serach": "/r"}, of_a_training={"kind": "train", "run": {"uri": "/r"}}
+    ),
+    *_wrong(no_run={"kind": "tune"}, a_number_as_run={"kind": "tune", "run": 5}, no_uri={"kind": "tune", "run": {}}),
+    *_wrong(a_number_as_search={"search": 5}, nul="/r\0", scheme="ftp://x/r", some={"search": "/r", "trials": 3}),
+    *_fine("a run directory, or a result", "/r", {"search": "/r"}, {"kind": "tune", "run": {"uri": "/r"}}),
 ]
 CONFIG = [*NOTHING, *_NO_MAPPING, *_wrong(an_unknown_field={"nope": 1}, a_number_as_key={1: 2}, no_key={None: 1})]

@@ -99,6 +99,13 @@ def test_a_search_and_a_retraining_take_specs_and_promote_the_next_step(fake: Fa
     search.deferrable = False
     found = search.execute({"ti": task_instance(task_id="tune")})
     assert (found["kind"], found["metrics"]) == ("tune", {"loss": 0.5})
+    for given in (str(found), {"search": str(found)}, found):
+        more = {"train": train, "param_space": space, "metric": "loss", "mode": "min", "resume_from": given}
+        operator = RayTuneOperator(task_id="more", spec={"kind": "tune", **more}, ray_conn_id="fake")
+        operator.deferrable = False
+        assert operator.execute({"ti": task_instance(task_id="more")})["kind"] == "tune"
+    with pytest.raises(SpecError, match=r"resume_from\.trials: got 'most'; expected 'none', 'best' or 'all'"):
+        RayTuneOperator(task_id="wrong", spec={**more, "resume_from": {"search": "/r", "trials": "most"}})
     gate = Evaluation(evaluate=loop, must_beat={"loss": {"mode": "min"}})
     retrain = RayRetrainOperator(task_id="retrain", model="m", train=train, evaluate=gate, ray_conn_id="fake")
     retrain.deferrable = False

@@ -23,6 +23,7 @@ ENGINES = """
     acancel as_spec cancel check_size describe_cluster did_you_mean fields_fingerprint find_cluster fingerprint
     free_ports how_to_open in_background in_own_loop in_thread kuberay_from_json make_record markdown_report
     markdown_text metric_rows newest_run prepare promote promoted rollback run_name run_sync safe_link shown spec_datasets
+    trial_rows
 """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec
-from plugin_core.driver.tune.step import _collect
+from plugin_core.driver.tune.collect import collect
 from plugin_core.errors import UserCodeError
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import RunDir
@@ -39,13 +39,13 @@ def context(tmp_path: Path) -> StepContext:
 
 
 def test_the_best_trials_result_comes_with_its_metrics(context: StepContext) -> None:
-    found = _collect([trial(1, 0.1), trial(2, 0.2)], context.spec, context)  # type: ignore[arg-type]
+    found = collect([trial(1, 0.1), trial(2, 0.2)], context.spec, context)  # type: ignore[arg-type]
     assert found.best.metrics == found.metrics == {"loss": 0.1, "epoch": 4}
     assert found.warnings == []
 
 
 def test_a_failed_trial_leaves_a_warning_with_the_first_error(context: StepContext) -> None:
     failed = [trial(3, None, UserCodeError("the data is bad")), trial(4, None, UserCodeError("so is this"))]
-    found = _collect([trial(1, 0.1), trial(2, 0.2), *failed], context.spec, context)  # type: ignore[arg-type]
+    found = collect([trial(1, 0.1), trial(2, 0.2), *failed], context.spec, context)  # type: ignore[arg-type]
     assert found.trials == {"finished": 2, "stopped": 0, "failed": 2}
     assert found.warnings == ["2 of 4 trials failed; the first: the data is bad"]

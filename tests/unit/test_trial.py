@@ -9,6 +9,7 @@ import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.tune import trial as module
+from plugin_core.driver.tune.resumed import RESUMED
 from plugin_core.driver.tune.trial import REFERENCE, Trial
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
@@ -90,3 +91,36 @@ def test_a_trial_paused_before_its_own_first_checkpoint_keeps_what_it_started_fr
     assert paused["checkpoint"] == theirs["checkpoint"], "it may itself be handed over"
     _, again = begun(search, "b", paused, step=0.6)
     assert (again.name, start_of(again)) == (leg.name, theirs["checkpoint"])
+
+
+def further(search: RunDir, name: str, value: float | None = 0.5) -> tuple[Trial, RunDir, str]:
+    """A trial that trains further, its leg, and the checkpoint of the finished search that it starts from."""
+    checkpoint = search.location.parent.child("old", "_children", "trial-then", "checkpoint_1")
+    checkpoint.child("state.json").write(b"{}")
+    made: Any = Trial.__new__(Trial)
+    made._trial_info = SimpleNamespace(trial_id=name)
+    mailbox = SimpleNamespace(begin=SimpleNamespace(remote=lambda leg: None))
+    resumed = {"run": checkpoint.parent.uri, "checkpoint": checkpoint.uri, "value": value}
+    config = {"train_loop_config": {"step": 0.5}, RESUMED: resumed}
+    made.setup(config, run_uri=search.uri, attempt=1, mailbox=mailbox)
+    return made, made._begin(), checkpoint.uri
+
+
+def test_a_trial_that_trains_further_runs_under_its_name_of_then_from_its_checkpoint(search: RunDir) -> None:
+    _, leg, checkpoint = further(search, "now")
+    assert (leg.name, start_of(leg)) == ("trial-then", checkpoint)
+    assert leg.uri.startswith(search.uri)
+    assert leg.read_record()["spec"]["train_loop_config"]["step"] == 0.5
+    again, same, _ = further(search, "now")  # after a kill
+    assert same.uri == leg.uri
+    report(again, same, "checkpoint_2")
+    _, other = begun(search, "b", saved(again, search), step=0.6)
+    assert (other.name[:8], start_of(other)) == ("trial-b-", leg.location.child("checkpoint_2").uri), "it is handed over"
+
+
+@pytest.mark.parametrize("value", [0.5, None])
+def test_a_trial_with_nothing_left_to_train_is_what_it_was(search: RunDir, value: float | None) -> None:
+    trial, _, _ = further(search, "now", value)
+    ended = trial._end()
+    assert (ended["leg"], ended["reports"], ended["done"]) == ("trial-then", 0, True)
+    assert ended["value"] == value if value is not None else ended["value"] != ended["value"]

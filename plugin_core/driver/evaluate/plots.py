@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 from plugin_core.driver.evaluate.tallies import Both, ClassificationTally, RegressionTally
+from plugin_core.driver.figures import new_figure, png
 
 #: Most classes for which the matrix shows numbers in its cells.
 NUMBERED_CLASSES = 20
@@ -15,18 +15,16 @@ DRAWN_CLASSES = 200
 
 def plots(tally: Both) -> dict[str, bytes]:
     """Plot a tally; returns PNGs by name, none without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return {}
     drawn: dict[str, bytes] = {}
     for part in tally.tallies:
-        figure = Figure(figsize=(6, 5), layout="constrained", dpi=90)
+        figure = new_figure(6, 5)
+        if figure is None:
+            return {}
         if isinstance(part, ClassificationTally) and _confusion_matrix(part, figure):
-            drawn["confusion_matrix"] = _png(figure)
+            drawn["confusion_matrix"] = png(figure)
         elif isinstance(part, RegressionTally):
             _residuals(part, figure)
-            drawn["residuals"] = _png(figure)
+            drawn["residuals"] = png(figure)
     return drawn
 
 
@@ -58,9 +56,3 @@ def _residuals(tally: RegressionTally, figure: Any) -> None:
     axes.set_xlabel("label")
     axes.set_ylabel("prediction − label")
     axes.grid(alpha=0.3)
-
-
-def _png(figure: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()

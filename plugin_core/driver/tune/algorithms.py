@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Options that are themselves search spaces.
 _SPACES = ("hyperparam_mutations",)
+#: Options that seed a searcher.
+_SEEDS = ("seed", "random_state", "random_state_seed")
 #: Options that other spec fields set.
 _OURS = ("self", "metric", "mode", "space")
 
@@ -34,14 +36,18 @@ def make_scheduler(config: SchedulerConfig | None) -> Any:
     return _make("scheduler", config.type, made, accepted, options)
 
 
-def make_searcher(config: SearchConfig | None) -> Any:
-    """Create the searcher. None: random search."""
+def make_searcher(config: SearchConfig | None, kept: int = 0) -> Any:
+    """Create the searcher. None: random search. `kept`: the number of trials of an earlier search that it adds to, by which
+    a seed is moved on: from the same seed it would draw the same trials again."""
     if config is None:
         return None
     from ray.tune.search import SEARCH_ALG_IMPORT
 
     made = _class("search_alg", config.type, SEARCH_ALG_IMPORT[config.type])
-    return _make("search_alg", config.type, made, _accepted(made), config.options)
+    options = {
+        name: value + kept if name in _SEEDS and type(value) is int else value for name, value in config.options.items()
+    }
+    return _make("search_alg", config.type, made, _accepted(made), options)
 
 
 def _class(field: str, name: str, found: Any) -> type[Any]:

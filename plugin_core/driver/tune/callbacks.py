@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback, Stopper
 
+from plugin_core.driver.tune.report_channel import REPORTS
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import classify
 from plugin_core.runs.journal import JournalWriter
@@ -24,27 +25,30 @@ if TYPE_CHECKING:
 @dataclass
 class Search:
     """The one search of this process, with its progress. `deadline`: on the monotonic clock; `fatal`: an error that affects
-    every trial."""
+    every trial; `trials`: how many there will be; `best`: the best metric so far."""
 
     spec: TuneSpec
     journal: JournalWriter
     deadline: float | None
+    trials: int
     fatal: SpecError | None = None
     reports: int = 0
     best: float | None = None
     over: set[str] = field(default_factory=set)
 
-    def tell(self, trial: Any, value: Any) -> None:
+    def tell(self, trial: Any, result: dict[str, Any]) -> None:
         """Write a trial's report to the journal as a report of the search."""
+        value = result.get(self.spec.metric)
         self.reports += 1
         metrics = {
             "trial": trial.trial_id,
             self.spec.metric: json_safe(value),
             "best": json_safe(self.best),
             "trials_over": len(self.over),
-            "progress": min(1.0, len(self.over) / self.spec.trials),
+            "progress": min(1.0, len(self.over) / self.trials),
         }
-        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, "trials": self.spec.trials})
+        of_trial = {"of_trial": result.get(REPORTS), "trials": self.trials}
+        self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, **of_trial})
 
 
 _search: Search | None = None
@@ -71,12 +75,12 @@ class Report(Callback):
         if is_number(value) and value == value:
             better = max if search.spec.mode == "max" else min
             search.best = value if search.best is None else better(search.best, value)
-        search.tell(trial, value)
+        search.tell(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()
         search.over.add(trial.trial_id)
-        search.tell(trial, (trial.last_result or {}).get(search.spec.metric))
+        search.tell(trial, trial.last_result or {})
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()

@@ -7,24 +7,22 @@ its last checkpoint.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.driver.fenced_filesystem import EXPERIMENT, fenced_filesystem
-from plugin_core.driver.train.step import result_so_far
-from plugin_core.driver.tune.algorithms import make_scheduler, make_searcher
-from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
-from plugin_core.errors.classify import classify
+from plugin_core.driver.tune.algorithms import make_scheduler
+from plugin_core.driver.tune.collect import collect
+from plugin_core.driver.tune.resumed import Resumed, release, resumed
+from plugin_core.driver.tune.sampling import trials_for_tuner
 from plugin_core.runs import code
-from plugin_core.runs.directory import CHILDREN
+from plugin_core.runs.finished_search import best_of
 from plugin_core.runs.journal import JournalWriter
-from plugin_core.specs import TuneSpec, search_space
-from plugin_core.specs.json_values import json_safe
-from plugin_core.specs.results import TrainResult, TuneResult
+from plugin_core.specs import TuneSpec
+from plugin_core.specs.results import TuneResult
 from plugin_core.specs.step import in_sum
 
 if TYPE_CHECKING:
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two saves of Ray Tune's state; Ray's default is at least 10.
 SAVE_S = 1.0
-TABLE = "trials.json"
 #: A trial's actor needs no resources beside its workers', but Ray Tune requires some: a few bytes of memory.
 TRIAL_RESOURCES = {"CPU": 0, "memory": 1}
 
@@ -48,8 +45,11 @@ def run(context: StepContext) -> TuneResult:
 
     spec = context.spec
     assert isinstance(spec, TuneSpec)
+    taken = resumed(context)
     journal = JournalWriter(context.rundir, context.attempt)
-    search = callbacks.begin(callbacks.Search(spec, journal, _deadline(spec, context)))
+    search = callbacks.begin(
+        callbacks.Search(spec, journal, _deadline(spec, context), _planned(spec, taken), best=_best_so_far(spec, taken))
+    )
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt)
     place = context.rundir.location.child(EXPERIMENT)
     parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": report_channel.make()}
@@ -60,17 +60,13 @@ def run(context: StepContext) -> TuneResult:
         logger.info("resuming the search")
         tuner = tune.Tuner.restore(place.path, trainable, storage_filesystem=filesystem, resume_unfinished=True)
     else:
+        space, trials = trials_for_tuner(spec, _concurrent_trials(spec), taken)
         failures = spec.train.run_config.failure_config.max_failures
         tuner = tune.Tuner(
             trainable,
-            param_space=search_space.to_ray(spec.param_space),
+            param_space=space,
             tune_config=tune.TuneConfig(
-                metric=spec.metric,
-                mode=spec.mode,
-                num_samples=spec.num_samples,
-                scheduler=make_scheduler(spec.scheduler),
-                search_alg=make_searcher(spec.search_alg),
-                max_concurrent_trials=_concurrent_trials(spec),
+                metric=spec.metric, mode=spec.mode, scheduler=make_scheduler(spec.scheduler), **trials
             ),
             run_config=tune.RunConfig(
                 name=EXPERIMENT,
@@ -89,7 +85,23 @@ def run(context: StepContext) -> TuneResult:
     if search.fatal is not None:
         raise search.fatal
     context.set_phase("collecting")
-    return _collect(grid, spec, context)
+    result = collect(grid, spec, context, taken)
+    if taken is not None:
+        release(taken, context, result.best)
+    return result
+
+
+def _planned(spec: TuneSpec, taken: Resumed | None) -> int:
+    """How many trials will run."""
+    return len(taken.given) if taken is not None and taken.given is not None else spec.trials or 1
+
+
+def _best_so_far(spec: TuneSpec, taken: Resumed | None) -> float | None:
+    """The best metric of the trials that are kept, unless they train further."""
+    if taken is None or spec.resume_from is None or spec.resume_from.trials != "none":
+        return None
+    best = best_of(taken.kept, spec)
+    return best[spec.metric] if best is not None else None
 
 
 def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
@@ -113,64 +125,3 @@ def _concurrent_trials(spec: TuneSpec) -> int:
     have, wanted = ray.cluster_resources(), in_sum(spec.bundles())
     fit = max(1, int(min(have.get(name, 0.0) // amount for name, amount in wanted.items() if amount)))
     return min(spec.max_concurrent_trials or fit, fit)
-
-
-def _collect(grid: Any, spec: TuneSpec, context: StepContext) -> TuneResult:
-    legs = context.rundir.location.child(CHILDREN).names()
-    over = [leg for leg in legs if context.rundir.child(leg).result() is not None]
-    rows = [_row(result, spec, over) for result in grid]
-    place = context.rundir.location.child(TABLE)
-    place.write(json.dumps(rows, indent=1).encode())
-    counts = {status: sum(row["status"] == status for row in rows) for status in ("finished", "stopped", "failed")}
-    scored = [row for row in rows if row["status"] != "failed" and row[spec.metric] is not None]
-    if not scored:
-        raise _nothing(rows, grid, context)
-    best = (max if spec.mode == "max" else min)(scored, key=lambda row: row[spec.metric])
-    leg = context.rundir.child(best["run"])
-    found = leg.result() or result_so_far(leg, spec.trial_spec(best["config"]))
-    assert isinstance(found, TrainResult)
-    return TuneResult(
-        run=context.run,
-        metrics=found.metrics,
-        best=found,
-        best_config=best["config"],
-        trials=counts,
-        table=place.uri,
-        warnings=_failures(rows),
-    )
-
-
-def _failures(rows: list[dict[str, Any]]) -> list[str]:
-    """What a person should know of the trials that failed in a search that found something."""
-    errors = [row["error"] for row in rows if row["status"] == "failed"]
-    return [f"{len(errors)} of {len(rows)} trials failed; the first: {errors[0]}"] if errors else []
-
-
-def _row(result: Any, spec: TuneSpec, over: list[str]) -> dict[str, Any]:
-    """A trial's row in the table: its config, how it ended, its last metrics. `over`: the legs that finished."""
-    from plugin_core.driver.tune.trial import LEG, REPORTS
-
-    metrics = result.metrics or {}
-    trial = f"trial-{metrics.get('trial_id', '')}"
-    leg = metrics.get(LEG) or trial
-    if result.error is not None:
-        status = "failed"
-    else:
-        status = "finished" if any(name.startswith(trial) for name in over) else "stopped"
-    error = classify(result.error).message if result.error is not None else ""
-    config = json_safe(result.config)
-    value = json_safe(metrics.get(spec.metric))
-    return {"run": leg, "status": status, "config": config, spec.metric: value, REPORTS: metrics.get(REPORTS, 0)} | (
-        {"error": error} if error else {}
-    )
-
-
-def _nothing(rows: list[dict[str, Any]], grid: Any, context: StepContext) -> RayTrainWorkflowsError:
-    """The error of a search in which no trial succeeded: that of the first trial."""
-    for row in rows:
-        if (end := context.rundir.child(row["run"]).end(context.attempt)) is not None:
-            return from_outcome(end.outcome, f"all {len(rows)} trials failed; the first: {end.message}", end.details)
-    for result in grid:
-        if result.error is not None:
-            return classify(result.error)
-    return SpecError("time_budget_s: too short for a single report of a trial; expected more")

@@ -1,7 +1,8 @@
 """One trial: a Ray Train run nested in the search's run, whose reports are passed to Ray Tune one by one.
 
 A trial that gets another trial's checkpoint (population based training) starts a new *leg*: a separate run, warm-started
-from it. A leg is named after what it starts from, so starting it again resumes it.
+from it. A leg is named after what it starts from, so starting it again resumes it. So does a trial of a finished search
+that trains further.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import ray
 from ray import tune
 from ray.tune.result import RESULT_DUPLICATE
 
-from plugin_core.driver.tune.report_channel import Sender
+from plugin_core.driver.tune.report_channel import LEG, REPORTS, Sender
+from plugin_core.driver.tune.resumed import RESUMED
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
 from plugin_core.errors.classify import classify
 from plugin_core.errors.shown import did_you_mean
@@ -31,8 +33,6 @@ from plugin_core.specs import TrainSpec, TuneSpec
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import be_patient
 
-#: Keys of a trial's results beside the metrics: its leg's name, and the number of reports so far.
-LEG, REPORTS = "leg", "reports"
 #: What Ray Tune stores as a trial's checkpoint: a reference to the real one.
 REFERENCE = "reference.json"
 
@@ -51,7 +51,9 @@ class Trial(tune.Trainable):
         spec = search.read_spec()
         assert isinstance(spec, TuneSpec)
         self._search_spec = spec
-        self._chosen = config
+        self._chosen = {name: value for name, value in config.items() if name != RESUMED}
+        #: what the trial goes on from, if a finished search had it
+        self._resumed: dict[str, Any] = config.get(RESUMED, {})
         self._mailbox = mailbox
         self._context = StepContext(spec, search, attempt, search.read_payload(), lambda phase: None)
         self._reference: dict[str, Any] = {}
@@ -104,6 +106,9 @@ class Trial(tune.Trainable):
             self._start = given["checkpoint"]
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
+        elif self._resumed:
+            # under its name of then, the train function takes the checkpoint for its own, and goes on counting
+            name, self._start = RunDir.at(self._resumed["run"]).name, self._resumed["checkpoint"] or ""
         if self._start:
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=self._start)})
         spec = spec.model_copy(update={"tracking": self._search_spec.tracking})
@@ -145,11 +150,17 @@ class Trial(tune.Trainable):
             ray.get(self._mailbox.end.remote(name))
 
     def _end(self) -> dict[str, Any]:
+        assert self._leg is not None
         if self._error is not None:
             error = classify(self._error)
             if not error.retryable:
                 self._record(error)
             raise error from self._error
+        if not self._told and self._resumed:
+            # nothing was left to train: the trial is what it was
+            value = self._resumed["value"]
+            metric = float("nan") if value is None else value
+            return {self._search_spec.metric: metric, LEG: self._leg.name, REPORTS: 0, "done": True}
         # a leg that starts from a checkpoint of the last epoch has nothing left to report
         if not self._told and not self._reference:
             metric = self._search_spec.metric
