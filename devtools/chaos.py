@@ -117,8 +117,8 @@ def drivers(uri: str) -> list[psutil.Process]:
     """The living drivers of a run, on every cluster of the machine."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or []).split()  # a forked one has a title instead
-        if words[1:3] == ["-m", "plugin_core.driver"] and uri in words:
+        command = " ".join(process.info["cmdline"] or [])  # a forked one has a title instead
+        if command.split()[1:3] == ["-m", "plugin_core.driver"] and f" {uri} " in f"{command} ":
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)

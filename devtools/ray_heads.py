@@ -15,10 +15,10 @@ import psutil
 
 from devtools.chaos import wait_until
 from devtools.sampling import Sampler
-from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
+from devtools.servers import S3_ENVIRONMENT, started_node
 from plugin_core import LocalCluster, RayCluster
 from plugin_core.clusters.jobs_api import JobsClient
-from plugin_core.clusters.local_head import MARK, RAYLET_IS_LATE, end_head, marked_processes
+from plugin_core.clusters.local_head import MARK, end_head, marked_processes
 from plugin_core.clusters.local_head_keeper import (
     FORKING_RAY,
     RAY,
@@ -101,17 +101,15 @@ class OwnHead:
         return [node["node_id"] for node in nodes]
 
     def _start(self, command: list[str], nodes: int) -> None:
-        while True:
-            log = self._folder / f"node-{len(self.nodes)}.log"
+        log = self._folder / f"node-{len(self.nodes)}.log"
+
+        def start() -> subprocess.Popen[bytes]:
             with log.open("wb") as out:
                 node = subprocess.Popen(command, env=self.environment, stdout=out, stderr=out, start_new_session=True)
             self.nodes.append(node)
-            try:
-                return wait_for_nodes(self.address, self.token, nodes, node)
-            except RuntimeError:
-                # as the embedded head does, and as Kubernetes would
-                if RAYLET_IS_LATE not in log.read_text(errors="replace"):
-                    raise
+            return node
+
+        started_node(start, log, self.address, self.token, nodes)
 
     def processes(self) -> list[psutil.Process]:
         return marked_processes(self.mark, *(node.pid for node in self.nodes))

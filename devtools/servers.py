@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +16,7 @@ import psutil
 
 from plugin_core.clusters import local_head
 from plugin_core.clusters.jobs_api import JobsClient
+from plugin_core.clusters.local_head import RAYLET_IS_LATE
 from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import ClusterUnreachableError
 
@@ -133,6 +134,22 @@ def wait_for_nodes(
                 return
         time.sleep(0.2)
     raise TimeoutError(f"{address} had not {count} nodes within {timeout_s} s")
+
+
+def started_node(
+    start: Callable[[], subprocess.Popen[bytes]], log: Path, address: str, token: str, count: int
+) -> subprocess.Popen[bytes]:
+    """`start` a node of the Ray at `address`, and wait until it has `count`. It is started again where its raylet gave up
+    after Ray's fixed 30 s, which `log` tells: so does the embedded head, and so would Kubernetes."""
+    while True:
+        node = start()
+        try:
+            wait_for_nodes(address, token, count, node)
+        except RuntimeError:
+            if RAYLET_IS_LATE not in log.read_text(errors="replace"):
+                raise
+        else:
+            return node
 
 
 def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 600) -> None:

@@ -13,7 +13,7 @@ from typing import Self
 
 import psutil
 
-from devtools.servers import S3_ENVIRONMENT, wait_for_nodes
+from devtools.servers import S3_ENVIRONMENT, started_node
 from plugin_core import RayCluster
 from plugin_core.clusters.local_head import MARK, end_head
 
@@ -78,13 +78,19 @@ class Hosts:
         for device in ("lo", "eth0"):
             _ip("-n", host, "link", "set", device, "up")
         _ip("-n", host, "route", "add", "default", "via", self.gateway)
-        log = (self._folder / f"host-{number}.log").open("wb")
+        log = self._folder / f"host-{number}.log"
         # its own mounts: the private folder, and Ray's, which is found by its path
         script = f'mount -t tmpfs none "{self.private}" && exec "$@"'
         command = ["ip", "netns", "exec", host, "unshare", "--mount", "sh", "-c", script, "sh", *self._ray(number)]
-        process = subprocess.Popen(command, env=self._environment(number), stdout=log, stderr=log, start_new_session=True)
-        self.nodes.append(process)
-        wait_for_nodes(self.address, self.token, sum(node.poll() is None for node in self.nodes))
+
+        def start() -> subprocess.Popen[bytes]:
+            with log.open("wb") as out:
+                return subprocess.Popen(
+                    command, env=self._environment(number), stdout=out, stderr=out, start_new_session=True
+                )
+
+        alive = sum(node.poll() is None for node in self.nodes)
+        self.nodes.append(started_node(start, log, self.address, self.token, alive + 1))
         return number
 
     def kill(self, number: int) -> None:

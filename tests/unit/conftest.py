@@ -7,6 +7,14 @@ import pytest
 
 from devtools.written_runs import Raytrain
 from plugin_core import cli
+from plugin_core.storage.uris import FILESYSTEMS, URI_VARIABLES
+
+
+@pytest.fixture(autouse=True)
+def nothing_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What storages of the whole session have allowed is not allowed here."""
+    for name in (FILESYSTEMS, URI_VARIABLES):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
