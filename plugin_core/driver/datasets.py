@@ -51,7 +51,8 @@ def load(config: DatasetConfig, function: Callable[[], Callable[..., Any]], *, f
             warnings.filterwarnings("ignore", message="Use 'expr' instead of 'fn'")
             dataset = dataset.filter(functools.partial(in_part, split=config.split))
     if config.shuffle_seed is not None:
-        dataset = dataset.random_shuffle(seed=config.shuffle_seed)
+        seed = ray.data.RandomSeedConfig(config.shuffle_seed, reseed_after_execution=config.reshuffle)
+        dataset = dataset.random_shuffle(seed=seed)
     if for_pool:
         dataset.context.enable_progress_bars = True  # without a terminal they become log lines
     return dataset.materialize() if config.materialize else dataset
