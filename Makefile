@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench-storage   what storage is asked, and what a day of it costs"
 	@echo "make bench-listing   raytrain ls over 300 runs on S3"
 	@echo "make bench-tracking  a training with and without trackers"
+	@echo "make bench-rows      reading that can be resumed at the row, beside bare loaders"
 	@echo "make bench-scale     a million reports, a resume over 1,000 checkpoints of 64 ranks, a job log of 1 GB"
 
 $(BIN)/python:
@@ -122,6 +123,9 @@ bench-listing: $(VENV)/.dev
 
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking
+
+bench-rows: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.rows
 
 bench-scale: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.scale

@@ -88,3 +88,38 @@ def reading(config: dict[str, Any]) -> None:
         time.sleep(0.1)
     note(config["trail"], rank=rank, step=1, began=False)
     ray.train.report({"rows": rows})
+
+
+def using_rows(config: dict[str, Any]) -> None:
+    """Writes down which rows each step uses, over `epochs` of the data of `source`, with a checkpoint every `every` steps,
+    inside of epochs too."""
+    from plugin_core.loops import rows
+
+    ids, options = config["rows"], {"batch_size": config["batch_size"]}
+    match config["source"]:
+        case "parquet":
+            batches = rows.read_parquet(config["data"], **options)
+        case "dataset":
+            batches = rows.from_dataset_shard(**options)
+        case "torch":
+            batches = rows.from_torch(range(ids), num_workers=1, multiprocessing_context="fork", **options)
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    first = step = (restore() or {"step": -1})["step"] + 1
+    for epoch in range(batches.epoch, config["epochs"]):
+        for batch in batches:
+            used = batch.tolist() if config["source"] == "torch" else batch["id"].tolist()
+            note(config["trail"], rank=rank, step=step, first=first, world=world, epoch=epoch, rows=used)
+            time.sleep(config["step_s"])
+            if step % config["every"] == config["every"] - 1:
+                _report(step, batches)
+            step += 1
+    _report(step - 1, batches)
+
+
+def _report(step: int, batches: Any) -> None:
+    batches.check_ranks()
+    checkpoint = save({"step": step})
+    if checkpoint is not None:
+        batches.save(checkpoint.path)
+    ray.train.report({"step": step, "epoch": batches.epoch, "used": batches.used}, checkpoint)

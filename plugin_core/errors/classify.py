@@ -47,7 +47,9 @@ _LOST = {
 }
 #: Package ("" for a plain RuntimeError or OSError) → pattern of its messages for a lost peer, connection or service.
 _SAYS = {
-    "": r"gloo/(transport|rendezvous)/|^NCCL error|^When [^:]+: AWS Error|google::cloud::Status\((UNAVAILABLE|INTERNAL)",
+    "": r"gloo/(transport|rendezvous)/|^NCCL error|^When [^:]+: AWS Error|google::cloud::Status\((UNAVAILABLE|INTERNAL)|"
+    # what torch says in the process that reads from a killed worker
+    r"^DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed by signal: (Killed|Terminated)|exited unexpectedly)",
     "xgboost": r"/collective/|\[tracker\]|\brabit\b",
     "lightgbm": r"^Socket (send|recv|accept|construction) error|^Connecting to rank \d+ failed",
     "jax": r"^(UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b|gloo/transport/|coordination (service|agent)",

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugin_core.loops import upload as uploads
 from plugin_core.loops.upload import Upload
+
+if TYPE_CHECKING:
+    from plugin_core.loops.rows import ResumableRows
 
 _COUNTERS = "counters.json"
 
@@ -22,11 +25,13 @@ def report(
     optimizer: Any = None,
     scheduler: Any = None,
     *,
+    rows: ResumableRows | None = None,
     upload: Upload = "sync",
     checkpoint: bool = True,
 ) -> None:
-    """`ray.train.report` with a checkpoint: each rank's shard of model and optimizer, rank 0's scheduler and counters. All
-    ranks must call it; each writes into its own folder."""
+    """`ray.train.report` with a checkpoint: each rank's shard of model and optimizer, rank 0's scheduler and counters, and
+    the position of `rows`. All ranks must call it; each writes into its own folder. Raises SpecError if the ranks'
+    positions differ."""
     import ray.train
     import torch
     import torch.distributed.checkpoint as dcp
@@ -39,6 +44,9 @@ def report(
             (folder / _COUNTERS).write_text(json.dumps(uploads.counters(metrics)))
             if scheduler is not None:
                 torch.save(scheduler.state_dict(), folder / "scheduler.pt")
+        if rows is not None:
+            rows.check_ranks()
+            rows.save(folder)
 
     uploads.report(metrics, write if checkpoint else None, upload)
 

@@ -5,6 +5,8 @@
         ...
         report({"epoch": epoch, "loss": loss}, model, optimizer, scheduler)
 
+With checkpoints inside an epoch, give `report` the `rows` too, and begin with `rows.epoch` (see `plugin_core.loops.rows`).
+
 For a model that is replicated on every rank (one process, or DistributedDataParallel). Call `restore` before or after
 `prepare_model`, with the model on its device.
 """
@@ -13,10 +15,13 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plugin_core.loops import upload as uploads
 from plugin_core.loops.upload import Upload
+
+if TYPE_CHECKING:
+    from plugin_core.loops.rows import ResumableRows
 
 _STATE = "state.pt"
 
@@ -27,12 +32,13 @@ def report(
     optimizer: Any = None,
     scheduler: Any = None,
     *,
+    rows: ResumableRows | None = None,
     upload: Upload = "sync",
     checkpoint: bool = True,
 ) -> None:
     """`ray.train.report` with a checkpoint: rank 0's model, optimizer and scheduler, each rank's RNG state, and the
-    integers in `metrics` as counters (epoch, step). `checkpoint=False` reports without one, e.g. between the checkpoints
-    of a long epoch."""
+    integers in `metrics` as counters (epoch, step). `rows`: their position too; raises SpecError if the ranks' positions
+    differ. `checkpoint=False` reports without one, e.g. between the checkpoints of a long epoch."""
     import ray.train
     import torch
 
@@ -46,6 +52,9 @@ def report(
                 if part is not None:
                     state[name] = part.state_dict()
             torch.save(state, folder / _STATE)
+        if rows is not None:
+            rows.check_ranks()
+            rows.save(folder)
 
     uploads.report(metrics, write if checkpoint else None, upload)
 

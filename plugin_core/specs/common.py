@@ -232,6 +232,9 @@ class DatasetConfig(Model):
         None, description="in a training: the most that reading may use (CPU, GPU, object_store_memory, memory)"
     )
     label_selector: dict[Name, Text] | None = Field(None, description="in a training: read only on nodes with these labels")
+    resumable: Flag = Field(
+        False, description="in a training: resumed at the row, by `rows.from_dataset_shard`; kept in the object store"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -259,6 +262,10 @@ class DatasetConfig(Model):
             raise ValueError("reshuffle: got True without shuffle_seed; expected a seed")
         if self.reshuffle and self.materialize:
             raise ValueError("reshuffle: got True with materialize, which shuffles once; expected one of them")
+        if self.resumable and not self.shard:
+            raise ValueError("resumable: got True with shard=False; expected one of the two")
+        if self.resumable and self.shuffle_seed is not None:
+            raise ValueError("resumable: got True with a shuffle_seed; expected the seed of rows.from_dataset_shard")
         if unknown := sorted(set(self.resource_limits or {}) - set(READING_RESOURCES)):
             raise ValueError(f"resource_limits: got {shown(unknown[0])}; expected {', '.join(READING_RESOURCES)}")
         return self

@@ -141,7 +141,7 @@ class TrainSpec(StepSpec):
 
 
 #: Fields of a dataset that say how it is handed to the workers.
-_OF_DATA_CONFIG = ("shard", "preserve_order", "resource_limits", "label_selector")
+_OF_DATA_CONFIG = ("shard", "preserve_order", "resource_limits", "label_selector", "resumable")
 #: DeepSpeed's ZeRO stages.
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -187,6 +187,9 @@ def _check_declared(spec: TrainSpec) -> None:
         raise ValueError("label_column: missing; training declared by params needs it")
     if "train" not in spec.datasets:
         raise ValueError("datasets: 'train' is missing; training declared by params needs it")
+    for name, config in spec.datasets.items():
+        if config.resumable:
+            raise ValueError(f"datasets.{name}.resumable: got True; expected False, since params train on all rows at once")
     for alias, field in _FIELDS_OF_PARAMS.items():
         if alias in (spec.params or {}):
             raise ValueError(f"params.{alias}: set it as the field {field} of the spec instead")

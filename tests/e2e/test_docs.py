@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "clusters", "validation")
+PAGES = ("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "rows", "clusters", "validation")
 #: what the last lines print
 ENDS = {
     "evaluate": r"True \{\} 0\.\d+",
@@ -17,6 +17,7 @@ ENDS = {
     "batch-inference": r"360 .*/attempt-001\n\{'mean\(x\)': 2\.0",
     "storage": r"epoch 2\n.*checkpoint_a001.*loss",
     "data": r"[0-9a-f]{16} .*/runs/customers/artifacts\n\d+\.\d",
+    "rows": r"2 0 7\n\{'epoch': 1\}",
     "clusters": r"https://ray\.example:8265\ntrain-[0-9a-f]{10}\n.*running at http://127\.0\.0\.1:\d+.*stopped",
     "validation": r"/docs-runs/validated/checkpoint_a001_00000[34] 0\.19999",
     "retraining": r"(promoted|skipped) .*\nskipped .*skip_unchanged is set\n\d",

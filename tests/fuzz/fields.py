@@ -53,6 +53,7 @@ def dataset(path: str) -> dict[str, list[Given]]:
         "preserve_order": v.FLAG,
         "resource_limits": v.MAPPING,
         "label_selector": v.MAPPING,
+        "resumable": v.FLAG,
     }
     return {path: v.DATASET, **{f"{path}.{name}": given for name, given in fields.items()}}
 

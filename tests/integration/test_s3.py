@@ -11,8 +11,10 @@ from devtools.servers import s3_endpoint, s3_server
 from plugin_core import RunConfig, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError, StorageError
+from plugin_core.loops import rows
 from plugin_core.storage.location import Location
 from tests.support.fake_steps import spec_at
+from tests.support.played_training import ROWS, Training, make_files
 from tests.support.storage_contract import StorageContract
 
 
@@ -114,3 +116,22 @@ def test_a_dead_endpoint_is_unreachable_and_may_be_tried_again(tmp_path: Path) -
             run(spec, cluster)
         assert cluster.submits == 0
     assert told.value.retryable
+
+
+def test_parquet_is_streamed_from_s3_and_read_on_from_the_row(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, place = Training(tmp_path).play(monkeypatch), Location.of(s3).child("rows")
+    for file in make_files(tmp_path).rglob("[a-z].parquet"):
+        place.child(file.name).upload(file)
+    used: list[int] = []
+    for steps in (4, 9, 100):
+        batches = rows.read_parquet(place.uri, batch_size=5, columns=["id"])
+        for _, batch in zip(range(steps), batches, strict=False):
+            used += batch["id"].tolist()
+        training.save([batches])
+    assert sorted(used) == list(range(ROWS))
+    with pytest.raises(SpecError, match="where no parquet file is"):
+        rows.read_parquet(s3.replace("s3://runs/", "s3://no-such-bucket/"), batch_size=5)
+    with pytest.raises(StorageError, match="cannot be read"):
+        rows.read_parquet("s3://runs/x?endpoint_override=127.0.0.1:9&scheme=http", batch_size=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from plugin_core.errors import SpecError
@@ -25,12 +26,22 @@ def data_config(context: StepContext, spec: TrainSpec) -> Any:
             )
         return made
     options = {name: _execution_options(config) for name, config in spec.datasets.items() if _has_options(config)}
+    shared = [name for name, config in spec.datasets.items() if config.shard]
+    if resumable := [name for name, config in spec.datasets.items() if config.resumable]:
+        from plugin_core.driver.train.resumable_data import ResumableDataConfig
+
+        return ResumableDataConfig(resumable, datasets_to_split=shared, execution_options=options)
     if not options and all(config.shard for config in spec.datasets.values()):
         return None
-    return DataConfig(
-        datasets_to_split=[name for name, config in spec.datasets.items() if config.shard],
-        execution_options=options,
-    )
+    return DataConfig(datasets_to_split=shared, execution_options=options)
+
+
+def resumable_datasets(spec: TrainSpec, datasets: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the datasets that are `resumable`, read into the object store in the order of their rows."""
+    from plugin_core.driver.train.resumable_data import read_in_order
+
+    resumable = {name: config for name, config in spec.datasets.items() if config.resumable}
+    return {name: read_in_order(datasets[name], _execution_options(config)) for name, config in resumable.items()}
 
 
 def _has_options(config: DatasetConfig) -> bool:
@@ -39,7 +50,7 @@ def _has_options(config: DatasetConfig) -> bool:
 
 def in_order(config: DatasetConfig) -> bool:
     """Whether blocks keep their order: a seed gives the same order each time only if they do."""
-    return config.preserve_order or config.shuffle_seed is not None
+    return config.preserve_order or config.resumable or config.shuffle_seed is not None
 
 
 def _execution_options(config: DatasetConfig) -> Any:

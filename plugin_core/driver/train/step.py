@@ -14,7 +14,7 @@ from plugin_core.driver import takeover
 from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.resources import fitting
-from plugin_core.driver.train.data_config import data_config
+from plugin_core.driver.train.data_config import data_config, resumable_datasets
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, replicas_are_apart, worker_environment
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
@@ -98,6 +98,9 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         preprocessor = fitted_preprocessor(context, datasets)
         datasets = {name: preprocessor.transform(dataset) for name, dataset in datasets.items()}
         options = replace(options, preprocessor=serialize(preprocessor))
+    if any(config.resumable for config in spec.datasets.values()):
+        context.set_phase("reading the resumable datasets")
+        datasets |= resumable_datasets(spec, datasets)
     wrapped = functools.partial(wrap, options=options)
     inputs = TrainerInputs(
         train_loop=wrapped(loop) if loop else None,

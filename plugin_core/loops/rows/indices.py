@@ -1,0 +1,57 @@
+"""Data that is read row by row, in a random order over all of it: sequences, and torch's map-style datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import shown
+from plugin_core.loops.rows.permutation import Permutation
+from plugin_core.loops.rows.plan import Plan
+from plugin_core.loops.rows.resumable import ResumableRows
+
+#: Rows whose place in the order is computed at once: enough for NumPy's overhead not to count.
+_AT_ONCE = 16_384
+
+
+class Items(ResumableRows):
+    """Lists of the items of a sequence."""
+
+    def __init__(self, items: Sequence[Any], *, batch_size: int, seed: int, shuffle: bool):
+        self._items = items
+        super().__init__(length(items), "items", batch_size=batch_size, seed=seed, shuffle=shuffle)
+
+    def _batches(self, plan: Plan) -> Generator[list[Any]]:
+        for indices in self._indices(plan):
+            yield [self._items[index] for index in indices]
+
+    def _indices(self, plan: Plan) -> Iterator[list[int]]:
+        """The indices of this rank's rows, for each step."""
+        order = Permutation(plan.rows, self._order["seed"], plan.position.epoch) if self._order["shuffle"] else None
+        per_chunk = max(1, _AT_ONCE // self._batch_size)
+        for first in range(0, plan.steps, per_chunk):
+            steps = [plan.offsets(step, self._rank) for step in range(first, min(first + per_chunk, plan.steps))]
+            ranges = [each for start, stop in steps for each in plan.left.between(start, stop)]
+            positions = np.concatenate([np.arange(*each) for each in ranges]) if ranges else np.empty(0, np.int64)
+            indices = (positions if order is None else order(positions)).tolist()
+            taken = 0
+            for start, stop in steps:
+                yield indices[taken : taken + stop - start]
+                taken += stop - start
+
+
+def length(dataset: Any) -> int:
+    """The number of rows. Raises SpecError for what cannot be read by index."""
+    try:
+        rows = len(dataset)
+    except TypeError:
+        rows = None
+    if rows is None or not hasattr(dataset, "__getitem__"):
+        raise SpecError(
+            f"dataset: got {shown(dataset)}, which has no length or cannot be read by index; expected a map-style dataset:"
+            " one with __len__ and __getitem__"
+        )
+    return int(rows)

@@ -1,0 +1,103 @@
+"""The position's file in a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.loops.rows.position import MAX_CUTS, MAX_PARTS, Position
+from plugin_core.loops.upload import run_name
+from plugin_core.storage.stored_files import parse
+
+FILE = "rows.json"
+#: More than a position with all the cuts it may have.
+_MAX_BYTES = 10_000
+
+
+class Order(TypedDict):
+    """What fixes the order of an epoch's rows, apart from its number. `data`: a digest of what the rows are."""
+
+    rows: int
+    seed: int
+    shuffle: bool
+    data: str
+
+
+class Stored(Order):
+    run: str
+    epoch: int
+    cuts: list[tuple[int, int]]
+
+
+def write(folder: str | Path, order: Order, position: Position) -> None:
+    stored = {**order, "run": run_name(), "epoch": position.epoch, "cuts": position.cuts}
+    Path(folder, FILE).write_text(json.dumps(stored, separators=(",", ":")))
+
+
+def read(checkpoint: Any, order: Order) -> Position:
+    """The position in a `ray.train.Checkpoint`, of this order; the start, if there is none or it is of another run (a warm
+    start). Only the position's file is read.
+
+    Raises SpecError if the data or its order has changed, or if a checkpoint of this run has no position; StorageError if
+    the file is damaged or cannot be read.
+    """
+    if checkpoint is None:
+        return Position()
+    path = posixpath.join(checkpoint.path, FILE)
+    data = _content(checkpoint.filesystem, path)
+    if data is None:
+        if posixpath.basename(posixpath.dirname(checkpoint.path.rstrip("/"))) == run_name():
+            raise SpecError(
+                f"rows: got the checkpoint {checkpoint.path}, which has no {FILE}; expected one made with"
+                " report(…, rows=…) or rows.save(folder)"
+            )
+        return Position()
+    stored = parse(Stored, data, path)
+    if stored["run"] != run_name():
+        return Position()
+    _check_order(stored, order)
+    return _position(stored, path)
+
+
+def _check_order(stored: Stored, order: Order) -> None:
+    rule = "; expected the same data in the same order, or a new run (`resume_from` takes the weights along)"
+    if stored["rows"] != order["rows"]:
+        raise SpecError(
+            f"rows: the checkpoint's position is of {stored['rows']:,} rows, but the dataset has {order['rows']:,}{rule}"
+        )
+    for name in ("seed", "shuffle"):
+        if stored[name] != order[name]:
+            raise SpecError(f"{name}: got {order[name]}, but the checkpoint's position is of {name}={stored[name]}{rule}")
+    if stored["data"] != order["data"]:
+        raise SpecError(f"rows: the checkpoint's position is of other data than the dataset's, of as many rows{rule}")
+
+
+def _position(stored: Stored, path: str) -> Position:
+    cuts, rows = stored["cuts"], stored["rows"]
+    valid = (
+        0 <= stored["epoch"] < 2**53
+        and len(cuts) <= MAX_CUTS
+        and all(1 <= parts <= MAX_PARTS and 1 <= used <= rows for parts, used in cuts)
+        and sum(parts for parts, _ in cuts) <= MAX_PARTS + MAX_CUTS
+    )
+    if not valid:
+        raise StorageError(f"{path} is damaged: it is no position in {rows:,} rows")
+    return Position(stored["epoch"], tuple(cuts))
+
+
+def _content(filesystem: Any, path: str) -> bytes | None:
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            data: bytes = stream.read(_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise StorageError(f"{path} cannot be read: {exc}") from exc
+    if len(data) > _MAX_BYTES:
+        raise StorageError(f"{path} is damaged: it is larger than {_MAX_BYTES:,} bytes")
+    return data
