@@ -16,11 +16,18 @@ from plugin_core.specs.frameworks import FRAMEWORKS
 
 NAMES = (
     "torch",
+    "local_shuffle",
     "fsdp",
     "lightning",
+    "lightning_fsdp",
+    "lightning_deepspeed",
     "transformers",
+    "transformers_deepspeed",
     "vit",
+    "lora",
     "accelerate",
+    "accelerate_fsdp",
+    "accelerate_deepspeed",
     "deepspeed",
     "tensorflow",
     "xgboost",
@@ -35,9 +42,18 @@ def example(name: str) -> Any:
     return importlib.import_module(f"example_flows.frameworks.{name}")
 
 
+def packages(name: str) -> list[str]:
+    """What an example needs: the packages of its framework, and its own."""
+    module = example(name)
+    with_deepspeed = ["deepspeed"] if module.SPEC.deepspeed_config is not None else []
+    return list(
+        dict.fromkeys([*FRAMEWORKS[module.SPEC.framework].packages, *with_deepspeed, *getattr(module, "PACKAGES", ())])
+    )
+
+
 def installed() -> list[str]:
     """The examples whose packages are here."""
-    return [name for name in NAMES if all(map(find_spec, FRAMEWORKS[example(name).SPEC.framework].packages))]
+    return [name for name in NAMES if all(map(find_spec, packages(name)))]
 
 
 def confirmed(metrics: dict[str, Any], scores: dict[str, float]) -> bool:

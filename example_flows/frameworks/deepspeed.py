@@ -25,6 +25,15 @@ SPEC = TrainSpec(
 )
 
 
+def build_no_operators() -> None:
+    """Spare a minute of compiling, for collectives that are faster on CPUs."""
+    import deepspeed
+    import torch
+
+    if not torch.cuda.is_available():
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 def train_loop(config: dict[str, Any]) -> None:
     import deepspeed
     import ray.train
@@ -33,9 +42,7 @@ def train_loop(config: dict[str, Any]) -> None:
     from plugin_core.loops.upload import report
 
     torch.set_num_threads(1)
-    if not torch.cuda.is_available():
-        # a minute of compiling, for collectives that are faster on CPUs
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    build_no_operators()
     network = build_model()
     optimizer = torch.optim.AdamW(network.parameters(), lr=config["lr"])
     engine, *_ = deepspeed.initialize(model=network, optimizer=optimizer, config=config["deepspeed_config"])

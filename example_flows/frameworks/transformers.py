@@ -54,7 +54,7 @@ def examples(part: str) -> list[dict[str, Any]]:
     ]
 
 
-def training_arguments(config: dict[str, Any]) -> Any:
+def training_arguments(config: dict[str, Any], **more: Any) -> Any:
     import ray.train
     import torch
     from transformers import TrainingArguments
@@ -73,6 +73,7 @@ def training_arguments(config: dict[str, Any]) -> Any:
         disable_tqdm=True,
         # on a machine without GPUs it has to be told, or each worker trains alone
         use_cpu=not torch.cuda.is_available(),
+        **more,
     )
 
 

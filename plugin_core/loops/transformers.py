@@ -2,8 +2,8 @@
 
     train(Trainer(model=model, args=TrainingArguments(...), train_dataset=..., eval_dataset=...))
 
-Ray's `RayTrainReportCallback` copies the checkpoint on every rank without waiting for ranks that are still writing; here
-all ranks wait for each other, and each node uploads once.
+Ray's `RayTrainReportCallback` uploads a copy of the checkpoint from every rank, and leaves the resume to the loop; here
+each node uploads once, what all its ranks have written.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,16 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
         if is_own(folder):
             with tempfile.TemporaryDirectory() as scratch:
                 return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(scratch))))
-        trainer.model.load_state_dict(type(trainer.model).from_pretrained(source).state_dict())
+        _load_weights(trainer.model, source)
     return trainer.train()
+
+
+def _load_weights(model: Any, source: Path) -> None:
+    if "peft" in sys.modules and isinstance(model, sys.modules["peft"].PeftModel):
+        # the checkpoint has the adapter alone
+        model.load_adapter(str(source), model.active_adapter, is_trainable=True)
+    else:
+        model.load_state_dict(type(model).from_pretrained(source).state_dict())
 
 
 class ReportCallback(TrainerCallback):
@@ -56,7 +65,7 @@ class ReportCallback(TrainerCallback):
         self._reported = -1
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        _wait_for_all()
+        wait_for_all()
         source = Path(args.output_dir, f"checkpoint-{state.global_step}")
 
         def write(folder: Path) -> None:
@@ -128,7 +137,8 @@ def _has_part(args: Any) -> bool:
     return context.get_world_rank() == 0 or (sharded and context.get_local_rank() == 0)
 
 
-def _wait_for_all() -> None:
+def wait_for_all() -> None:
+    """Return once every rank has called it."""
     import torch.distributed as dist
 
     if dist.is_initialized():

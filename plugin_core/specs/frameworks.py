@@ -68,7 +68,8 @@ FRAMEWORKS = {
             "torch",
             {"accelerate": "1.10", **_TORCH},
             _ON_TORCH,
-            join="Accelerator(cpu=True) without a GPU, and accelerator.prepare(model, …)",
+            join="Accelerator(cpu=True) without a GPU, or with a DeepSpeedPlugin PartialState(cpu=True) before"
+            " Accelerator(), and accelerator.prepare(model, …)",
         ),
         Framework(
             "deepspeed",

@@ -9,10 +9,11 @@ import pytest
 import ray
 import torch
 
-from example_flows.frameworks import example, installed
+from example_flows.frameworks import NAMES, example, installed
 from plugin_core import RunConfig, ScalingConfig, TorchConfig, TrainSpec, execute
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
+from plugin_core.specs.frameworks import FRAMEWORKS
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,50 +59,11 @@ def check(spec: TrainSpec, name: str) -> None:
     assert scores == {key: pytest.approx(result.metrics[key], abs=5e-3) for key in scores}
 
 
-@pytest.mark.parametrize("name", ["torch", "fsdp", "lightning", "transformers", "vit", "accelerate", "deepspeed"])
+@pytest.mark.parametrize("name", [name for name in NAMES if FRAMEWORKS[example(name).SPEC.framework].module == "torch"])
 def test_trains_on_a_gpu(name: str, tmp_path: Path, here: None) -> None:
     if name not in installed():
         pytest.skip(f"{name} is not installed")
     check(spec_on_gpu(name, tmp_path), name)
-
-
-def lightning_with(strategy: str, config: dict[str, Any]) -> None:
-    import lightning
-    import ray.train.lightning as theirs
-    from torch.utils.data import DataLoader, TensorDataset
-
-    from example_flows.frameworks import data
-    from example_flows.frameworks.lightning import build_module
-
-    trainer = lightning.Trainer(
-        max_epochs=config["epochs"],
-        accelerator="auto",
-        devices="auto",
-        strategy=getattr(theirs, strategy)(),
-        plugins=[theirs.RayLightningEnvironment()],
-        callbacks=[theirs.RayTrainReportCallback()],
-        enable_checkpointing=False,
-        logger=False,
-    )
-    loader = DataLoader(TensorDataset(*data.own_tensors()), config["batch_size"])
-    theirs.prepare_trainer(trainer).fit(build_module(config["lr"]), loader)
-
-
-def lightning_fsdp(config: dict[str, Any]) -> None:
-    lightning_with("RayFSDPStrategy", config)
-
-
-def lightning_deepspeed(config: dict[str, Any]) -> None:
-    lightning_with("RayDeepSpeedStrategy", config)
-
-
-@pytest.mark.parametrize("loop", ["lightning_fsdp", "lightning_deepspeed"])
-def test_lightnings_sharded_strategies(loop: str, tmp_path: Path, here: None) -> None:
-    if not {"lightning", "deepspeed"} <= set(installed()):
-        pytest.skip("lightning and deepspeed are not both installed")
-    result = execute(spec_on_gpu("lightning", tmp_path, loop=f"tests.gpu.test_gpu:{loop}"))
-    losses = [report["metrics"]["loss"] for report in read_reports(RunDir.at(result.run.uri))]
-    assert losses[-1] < losses[0]
 
 
 def test_nccl_on_all_gpus(tmp_path: Path, here: None) -> None:

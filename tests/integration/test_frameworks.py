@@ -25,6 +25,8 @@ from tests.support.framework_table import INELASTIC
 
 #: The examples whose training is declared: round by round, the datasets in the spec.
 TREES = ("xgboost", "lightgbm")
+#: How the names of the examples begin that give one library to another to shard with.
+COMBINED = ("lightning_", "transformers_", "accelerate_")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def check_predictions(name: str, result: TrainResult) -> None:
 
 
 #: A smoke of each framework is in `make test`; the others are second examples of one, or shown by another test there.
-SMOKE = [name for name in NAMES if name not in ("torch", "fsdp", "vit", "xgboost", "lightgbm")]
+SMOKE = [name for name in NAMES if name not in ("torch", "fsdp", "vit", *TREES) and not name.startswith(COMBINED)]
 
 
 @pytest.mark.smoke
@@ -171,6 +173,7 @@ def test_continues_after_a_killed_worker_and_in_another_session_with_other_worke
             marks=pytest.mark.slow,
         ),
         pytest.param("accelerate", "alone_fsdp", "ignores its FSDP plugin on this device", marks=pytest.mark.slow),
+        pytest.param("accelerate", "alone_zero", "ignores its DeepSpeed plugin .*PartialState", marks=pytest.mark.slow),
         pytest.param("deepspeed", "alone_deepspeed", "no collective .*deepspeed.initialize", marks=pytest.mark.slow),
         pytest.param("tensorflow", "alone_tensorflow", "MultiWorkerMirroredStrategy was created", marks=pytest.mark.slow),
         pytest.param("lightgbm", "alone_lightgbm", "LightGBM got no network parameters", marks=pytest.mark.slow),

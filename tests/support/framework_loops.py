@@ -180,6 +180,17 @@ def alone_fsdp(config: dict[str, Any]) -> None:
     ray.train.report({"loss": 1.0})
 
 
+def alone_zero(config: dict[str, Any]) -> None:
+    """A plugin for DeepSpeed that Accelerate ignores when it is told to use CPUs."""
+    import ray.train
+    import torch
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    accelerator = Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(zero_stage=3))
+    accelerator.prepare(torch.nn.Linear(2, 1))
+    ray.train.report({"loss": 1.0})
+
+
 def alone_transformers(config: dict[str, Any]) -> None:
     """`TrainingArguments` without `use_cpu`."""
     from transformers import Trainer, TrainingArguments

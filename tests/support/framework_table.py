@@ -7,7 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from example_flows.frameworks import NAMES, example
+from example_flows.frameworks import NAMES, example, packages
 from plugin_core.specs.extras import version
 from plugin_core.specs.frameworks import FRAMEWORKS
 
@@ -15,9 +15,20 @@ PAGE = Path("docs/frameworks.md")
 #: What shows it.
 TEST = "test_continues_after_a_killed_worker_and_in_another_session_with_other_workers"
 #: The examples whose workers each write their own part of the checkpoint.
-SHARDED = ("fsdp", "deepspeed")
+SHARDED = (
+    "fsdp",
+    "lightning_fsdp",
+    "lightning_deepspeed",
+    "transformers_deepspeed",
+    "accelerate_fsdp",
+    "accelerate_deepspeed",
+    "deepspeed",
+)
 #: Why an example's workers stay as many as they are.
-INELASTIC = {"deepspeed": "no: ZeRO shards are tied to the worker count"}
+INELASTIC = dict.fromkeys(
+    ("deepspeed", "lightning_deepspeed", "transformers_deepspeed", "accelerate_deepspeed"),
+    "no: ZeRO shards are tied to the worker count",
+)
 
 
 def results(file: Path) -> dict[str, str]:
@@ -35,7 +46,7 @@ def table(found: dict[str, str]) -> str:
     lines = ["| example | framework | versions | trains and resumes | sharded | elastic |", "|---|---|---|---|---|---|"]
     for name in NAMES:
         framework = FRAMEWORKS[example(name).SPEC.framework]
-        versions = ", ".join(f"{package} {version(package) or 'not installed'}" for package in framework.packages)
+        versions = ", ".join(f"{package} {version(package) or 'not installed'}" for package in packages(name))
         outcome = found.get(name, "not run")
         word = "yes" if outcome == "passed" else outcome
         row = [name, framework.name, versions, word, word if name in SHARDED else "–", INELASTIC.get(name, word)]

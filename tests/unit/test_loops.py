@@ -183,3 +183,48 @@ def test_a_trainer_continues_in_the_same_epoch_with_another_number_of_workers(ru
     rates = [report["learning_rate"] for report in run.reports]
     # the rate of an epoch's last step, of 3 and then of 6 to an epoch, falls by the line to 0 at the end
     assert rates == [pytest.approx(0.1 * (1 - done)) for done in (2 / 12, 11 / 24, 17 / 24, 23 / 24)]
+
+
+def test_a_warm_start_takes_the_adapter_of_another_run(run: Run, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback, TrainingArguments
+
+    from example_flows.frameworks import lora as example
+    from plugin_core.loops.transformers import train
+
+    class Look(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.begun_with = adapter(kwargs["model"])
+
+    def adapter(model: Any) -> dict[str, Any]:
+        return {name: part.detach().clone() for name, part in model.named_parameters() if "lora_B" in name}
+
+    def training(look: Any) -> Any:
+        return Trainer(
+            model=get_peft_model(example.build_base(), LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])),
+            train_dataset=example.examples("train")[:16],
+            data_collator=DataCollatorForLanguageModeling(example.build_tokenizer(), mlm=False),
+            callbacks=[look],
+            args=TrainingArguments(
+                output_dir=str(tmp_path / "out"),
+                num_train_epochs=1,
+                learning_rate=0.1,
+                save_strategy="epoch",
+                report_to="none",
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+        )
+
+    first, second = Look(), Look()
+    trainer = training(first)
+    train(trainer)
+    trained = adapter(trainer.model)
+    assert all(not part.any() for part in first.begun_with.values()), "an adapter that changes nothing"
+    run.name = "another"
+    warm = training(second)
+    train(warm)
+    assert trained.keys() == second.begun_with.keys() != set()
+    assert all(part.any() and torch.equal(part, second.begun_with[name]) for name, part in trained.items())
+    assert not any(torch.equal(part, trained[name]) for name, part in adapter(warm.model).items()), "and it is trained"
+    assert warm.state.global_step == 2, "from the first step on"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plugin_core.driver import log_keeper
-from plugin_core.driver.train.frameworks import world
+from plugin_core.driver.train.frameworks import report_callbacks, world
 from plugin_core.driver.train.frameworks.seeds import set_seed
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import TRACEBACK
@@ -64,6 +64,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
 
         check_world = _WorldCheck(options.world_of)
         artifacts, log = _install(options, check_world)
+        report_callbacks.prepare(options.framework)
         if options.seed is not None:
             set_seed(options.framework, options.seed, deterministic=options.deterministic)
         try:

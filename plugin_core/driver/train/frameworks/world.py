@@ -66,9 +66,15 @@ def _accelerate(num_workers: int) -> str | None:
     if found != num_workers:
         return f"Accelerate has num_processes={found}"
     kind = AcceleratorState._shared_state.get("distributed_type")
-    # Accelerator(fsdp_plugin=…) sets the variable, but uses the plugin only on accelerators such as GPUs
-    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and kind is not None and kind.value != "FSDP":
-        return f"Accelerate ignores its FSDP plugin on this device (distributed_type={kind.value}), so nothing is sharded"
+    # a plugin sets its variable, but that of FSDP is used on accelerators such as GPUs alone, and that of DeepSpeed never
+    # with Accelerator(cpu=True)
+    for plugin in ("FSDP", "DeepSpeed"):
+        given = os.environ.get(f"ACCELERATE_USE_{plugin.upper()}", "").lower() == "true"
+        if given and kind is not None and kind.value != plugin.upper():
+            return (
+                f"Accelerate ignores its {plugin} plugin on this device (distributed_type={kind.value}), so nothing is"
+                " sharded"
+            )
     return None
 
 
