@@ -167,6 +167,8 @@ def _tells_of_a_loss(error: BaseException) -> bool:
     response = getattr(error, "response", None)
     if isinstance(response, dict) and _is_busy(response):
         return True
+    if issubclass(kind, (EOFError, FileNotFoundError)) and _asked_a_process_that_is_gone(error):
+        return True
     if issubclass(kind, OSError):
         return _os_error_is_loss(error, kind, said)
     packages = {package for package, _ in names} - {"builtins"}
@@ -196,9 +198,20 @@ def _is_busy(response: dict[str, Any]) -> bool:
 
 def _raised_in_a_library(error: BaseException) -> bool:
     """Whether the innermost frame belongs to an installed package."""
+    files = _files(error)
+    return bool(files) and not {"site-packages", "dist-packages"}.isdisjoint(files[-1])
+
+
+def _asked_a_process_that_is_gone(error: BaseException) -> bool:
+    """The tensors of a DataLoader's batch stay with the process that made them. Once it is killed, its socket is missing or
+    closes without an answer."""
+    return any(file[-2:] == ["multiprocessing", "resource_sharer.py"] for file in _files(error))
+
+
+def _files(error: BaseException) -> list[list[str]]:
+    """The parts of the path of each frame's file, the innermost last."""
     text = getattr(error, TRACEBACK, None) or "".join(traceback.format_tb(error.__traceback__))
-    files = re.findall(r'File "([^"]+)", line', text)
-    return bool(files) and not {"site-packages", "dist-packages"}.isdisjoint(re.split(r"[\\/]", files[-1]))
+    return [re.split(r"[\\/]", file) for file in re.findall(r'File "([^"]+)", line', text)]
 
 
 def _where(rank: Any) -> str:

@@ -87,7 +87,8 @@ def test_an_evaluation_tells_how_many_rows_are_done_also_as_a_part_of_a_retraini
     monkeypatch.setattr(step, "_dataset", lambda context, spec: Batches(now))
     outer = RunDir.at(str(tmp_path / "run"))
     outer.claim(1, "http://x", "session")
-    spec = EvaluateSpec(predictor="a:b", task="classification", checkpoint=str(tmp_path), dataset={"path": "/x.csv"})
+    given: dict[str, Any] = {"task": "classification", "checkpoint": str(tmp_path), "dataset": {"path": "/x.csv"}}
+    spec = EvaluateSpec(predictor="value:predict#0", **given)  # as a run directory has it
     payload = {"evaluate.predictor": lambda batch: {"prediction": batch["label"]}}
     whole = StepContext(spec, outer, 1, payload, lambda phase: None)
     for context in (whole.child("a", spec, "evaluate"), whole.child("b", spec, "evaluate")):

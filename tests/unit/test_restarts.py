@@ -80,7 +80,7 @@ class Controller:
 
     def report(self, checkpoint: str | None, **metrics: Any) -> None:
         kept = SimpleNamespace(path=f"/run/{checkpoint}") if checkpoint else None
-        self.callback.after_report(SimpleNamespace(checkpoint=kept), [metrics])
+        self.callback.after_report(SimpleNamespace(checkpoint=kept, validation=False), [metrics])
 
     def told(self) -> list[str]:
         self.callback.after_controller_finish(None)
@@ -135,7 +135,8 @@ def test_what_was_handed_over_is_masked_in_the_journal(tmp_path: Path, monkeypat
 def test_a_counter_that_no_float_can_hold_does_not_end_the_training(tmp_path: Path) -> None:
     """What a callback raises ends a training as a ControllerError."""
     callback = JournalCallback(str(tmp_path / "run"), 1, Standing())
-    callback.after_report(SimpleNamespace(checkpoint=SimpleNamespace(path="/run/checkpoint_1")), [{"step": 10**400}])
+    report = SimpleNamespace(checkpoint=SimpleNamespace(path="/run/checkpoint_1"), validation=False)
+    callback.after_report(report, [{"step": 10**400}])
     callback.after_controller_finish(None)
     (entry,) = JournalReader(RunDir.at(str(tmp_path / "run"))).read()
     assert entry["checkpoint"] == "checkpoint_1"

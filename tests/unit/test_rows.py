@@ -1,22 +1,31 @@
 """Batches that continue where a checkpoint was made, of every source, with ranks played by turns in one process."""
 
+import multiprocessing.connection
+import multiprocessing.reduction
+import multiprocessing.resource_sharer
 import os
 import signal
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.fs
 import pytest
 import ray.train
 import torch
 
-from plugin_core.errors import InfrastructureError, SpecError
+from plugin_core.errors import InfrastructureError, SpecError, UserCodeError
 from plugin_core.errors.classify import classify
 from plugin_core.loops import rows, sharded
 from plugin_core.loops import torch as loop
 from tests.support.played_training import ROWS, Training, make_files
+
+# not from this process: what other tests have imported ends each process that is forked from it with an error (Prefect's log)
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
 
 
 @pytest.fixture
@@ -132,7 +141,7 @@ def test_what_follows_the_last_batch_of_an_epoch_is_done_again_without_a_batch(r
 def test_what_a_data_loader_has_read_ahead_is_not_used(run: Training, workers: int, persistent: bool) -> None:
     options: dict[str, Any] = {"batch_size": 5, "num_workers": workers, "persistent_workers": persistent and workers > 0}
     if workers:
-        options |= {"prefetch_factor": 4, "multiprocessing_context": "fork"}
+        options |= {"prefetch_factor": 4, "multiprocessing_context": FORKED}
     used: list[int] = []
     for steps in (3, 7, 100):
         batches = rows.from_torch(Squares(), **options)
@@ -143,14 +152,33 @@ def test_what_a_data_loader_has_read_ahead_is_not_used(run: Training, workers: i
             used += next(iter(batches))["id"].tolist()
             run.save([batches])
     assert sorted(used) == list(range(ROWS))
+    gone = weakref.ref(batches)
+    del batches
+    assert gone() is None, "a circle of references; see `_indices`"
 
 
+# the loss is told once more where torch gives the iterator up
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <function _MultiProcessingDataLoaderIter:Warning")
 def test_a_killed_process_of_a_data_loader_is_an_infrastructure_failure(run: Training) -> None:
+    """The loss shows as torch's words, or in its socket if the loop was just taking a batch's tensors from the process."""
     batches = rows.from_torch(Deadly(), batch_size=5, num_workers=1, multiprocessing_context="fork", shuffle=False)
-    with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
+    with pytest.raises((RuntimeError, OSError, EOFError)) as caught:
         list(batches)
     assert isinstance(classify(caught.value), InfrastructureError)
     assert batches.used <= 50
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError, ConnectionResetError, EOFError, FileNotFoundError])
+def test_tensors_of_a_killed_process_are_an_infrastructure_failure(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    tensors = multiprocessing.reduction.DupFd(0)
+    with monkeypatch.context() as patch, pytest.raises(error) as caught:
+        patch.setattr(multiprocessing.connection, "Client", Mock(side_effect=error))
+        tensors.detach()
+    multiprocessing.resource_sharer.stop()
+    assert isinstance(classify(caught.value), InfrastructureError)
+    assert isinstance(classify(error()), UserCodeError if error in (EOFError, FileNotFoundError) else InfrastructureError)
 
 
 @pytest.mark.parametrize("source", ["items", "torch", "parquet"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,22 +26,32 @@ class Items(ResumableRows):
         super().__init__(length(items), "items", batch_size=batch_size, seed=seed, shuffle=shuffle)
 
     def _batches(self, plan: Plan) -> Generator[list[Any]]:
-        for indices in self._indices(plan):
+        for indices in self._indices(plan)():
             yield [self._items[index] for index in indices]
 
-    def _indices(self, plan: Plan) -> Iterator[list[int]]:
-        """The indices of this rank's rows, for each step."""
-        order = Permutation(plan.rows, self._order["seed"], plan.position.epoch) if self._order["shuffle"] else None
-        per_chunk = max(1, _AT_ONCE // self._batch_size)
-        for first in range(0, plan.steps, per_chunk):
-            steps = [plan.offsets(step, self._rank) for step in range(first, min(first + per_chunk, plan.steps))]
-            ranges = [each for start, stop in steps for each in plan.left.between(start, stop)]
-            positions = np.concatenate([np.arange(*each) for each in ranges]) if ranges else np.empty(0, np.int64)
-            indices = (positions if order is None else order(positions)).tolist()
-            taken = 0
-            for start, stop in steps:
-                yield indices[taken : taken + stop - start]
-                taken += stop - start
+    def _indices(self, plan: Plan) -> Callable[[], Iterator[list[int]]]:
+        return partial(
+            _indices, plan, self._rank, self._batch_size, self._order["seed"] if self._order["shuffle"] else None
+        )
+
+
+def _indices(plan: Plan, rank: int, batch_size: int, seed: int | None) -> Iterator[list[int]]:
+    """The indices of a rank's rows, for each step. `seed`: None keeps their order.
+
+    It does not refer to the rows. A DataLoader in a circle of references would be given up by the garbage collector, which
+    closes the queues first; torch then waits 5 s for each of the DataLoader's processes.
+    """
+    order = None if seed is None else Permutation(plan.rows, seed, plan.position.epoch)
+    per_chunk = max(1, _AT_ONCE // batch_size)
+    for first in range(0, plan.steps, per_chunk):
+        steps = [plan.offsets(step, rank) for step in range(first, min(first + per_chunk, plan.steps))]
+        ranges = [each for start, stop in steps for each in plan.left.between(start, stop)]
+        positions = np.concatenate([np.arange(*each) for each in ranges]) if ranges else np.empty(0, np.int64)
+        indices = (positions if order is None else order(positions)).tolist()
+        taken = 0
+        for start, stop in steps:
+            yield indices[taken : taken + stop - start]
+            taken += stop - start
 
 
 def length(dataset: Any) -> int:

@@ -40,7 +40,7 @@ class TorchRows(Items):
         self._loader = DataLoader(dataset, batch_sampler=self._steps, **options)
 
     def _batches(self, plan: Plan) -> Generator[Any]:
-        self._steps.begin = lambda: self._indices(plan)
+        self._steps.begin = self._indices(plan)
         start, stop = plan.offsets(0, self._rank)
         if start == stop:
             # what `collate_fn` makes of no rows is undefined: it gets one, which is cut off again
