@@ -23,7 +23,7 @@ from plugin_core.loops import rows, sharded
 from plugin_core.loops import torch as loop
 from tests.support.played_training import ROWS, Training, make_files
 
-# not from this process: what other tests have imported ends each process that is forked from it with an error (Prefect's log)
+# not from this process: Prefect's log, which other tests have used, ends each process that is forked from it with an error
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload([__name__])
 
@@ -157,11 +157,10 @@ def test_what_a_data_loader_has_read_ahead_is_not_used(run: Training, workers: i
     assert gone() is None, "a circle of references; see `_indices`"
 
 
-# the loss is told once more where torch gives the iterator up
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <function _MultiProcessingDataLoaderIter:Warning")
 def test_a_killed_process_of_a_data_loader_is_an_infrastructure_failure(run: Training) -> None:
     """The loss shows as torch's words, or in its socket if the loop was just taking a batch's tensors from the process."""
-    batches = rows.from_torch(Deadly(), batch_size=5, num_workers=1, multiprocessing_context="fork", shuffle=False)
+    # a child of this process would raise once more, wherever this process is when it gets the signal
+    batches = rows.from_torch(Deadly(), batch_size=5, num_workers=1, multiprocessing_context=FORKED, shuffle=False)
     with pytest.raises((RuntimeError, OSError, EOFError)) as caught:
         list(batches)
     assert isinstance(classify(caught.value), InfrastructureError)
@@ -173,9 +172,10 @@ def test_tensors_of_a_killed_process_are_an_infrastructure_failure(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     tensors = multiprocessing.reduction.DupFd(0)
-    with monkeypatch.context() as patch, pytest.raises(error) as caught:
+    with monkeypatch.context() as patch:
         patch.setattr(multiprocessing.connection, "Client", Mock(side_effect=error))
-        tensors.detach()
+        with pytest.raises(error) as caught:
+            tensors.detach()
     multiprocessing.resource_sharer.stop()
     assert isinstance(classify(caught.value), InfrastructureError)
     assert isinstance(classify(error()), UserCodeError if error in (EOFError, FileNotFoundError) else InfrastructureError)
