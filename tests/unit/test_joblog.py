@@ -20,7 +20,15 @@ JOB = JobInfo("job", "RUNNING", node_id="node")
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that a test reaches soon."""
-    for name, value in {"SHOWN": 20_000, "SHORT": 2_000, "ANCHOR": 200, "WINDOW": 800, "LINES": 20, "PAUSE": 0.0}.items():
+    for name, value in {
+        "SHOWN": 20_000,
+        "SHORT": 2_000,
+        "ANCHOR": 200,
+        "WINDOW": 800,
+        "LINES": 20,
+        "PAUSE": 0.0,
+        "LOOK_S": 600.0,
+    }.items():
         monkeypatch.setattr(job_log, name, value)
 
 
