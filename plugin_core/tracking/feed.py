@@ -57,9 +57,10 @@ class Feed:
         wait = RETRY_FIRST_S
         while True:
             try:
-                if self._turn():
-                    break
+                over = self._turn()
                 self.error, wait = None, RETRY_FIRST_S
+                if over:
+                    break
                 self._wake.wait(LOOK_S)
             except SpecError as exc:
                 self.refused = self.error = exc

@@ -19,18 +19,26 @@ pytestmark = pytest.mark.slow
 ROWS, EPOCHS = 301, 3
 
 
-def training(folder: Path, trail: Path, source: str, **fields: Any) -> TrainSpec:
+def training(folder: Path, trail: Path, source: str, loop: dict[str, Any] | None = None, **fields: Any) -> TrainSpec:
     data = folder / "data"
     data.mkdir()
     for number, ids in enumerate(np.array_split(np.arange(ROWS), 4)):
         pyarrow.parquet.write_table(pa.table({"id": ids}), data / f"{number}.parquet", row_group_size=13)
-    loop = {"source": source, "data": str(data), "rows": ROWS, "epochs": EPOCHS, "batch_size": 4, "step_s": 0.1}
+    given = {
+        "source": source,
+        "data": str(data),
+        "rows": ROWS,
+        "epochs": EPOCHS,
+        "batch_size": 4,
+        "step_s": 0.1,
+        **(loop or {}),
+    }
     datasets = {"train": DatasetConfig(path=str(data), format="parquet", resumable=True)} if source == "dataset" else {}
     return spec_at(
         folder,
         trail,
         train_loop_per_worker="devtools.loops:using_rows",
-        loop=loop,
+        loop=given,
         datasets=datasets,
         limits={"max_attempts": 20},
         run_config={"failure_config": FailureConfig(max_failures=20)},
@@ -79,7 +87,8 @@ def test_each_row_is_used_by_one_step_while_the_number_of_workers_changes(
     head = own_head(num_cpus=1)
     second = head.add_node(num_cpus=1)
     scaling = ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=3.0)
-    running = Running(training(tmp_path, trail.file, "parquet", scaling_config=scaling), head.cluster())
+    loop = {"alone": str(tmp_path / "alone")}
+    running = Running(training(tmp_path, trail.file, "parquet", loop, scaling_config=scaling), head.cluster())
 
     def wait_for_steps(world: int) -> None:
         before = len(trail.entries())
@@ -90,6 +99,7 @@ def test_each_row_is_used_by_one_step_while_the_number_of_workers_changes(
     wait_for_steps(1)
     head.add_node(num_cpus=1)
     wait_for_steps(2)
+    Path(loop["alone"]).touch()
     result = running.result()
     assert (result.metrics["epoch"], result.metrics["used"]) == (EPOCHS, 0)
     assert kept(trail) == EVERY_ROW_ONCE

@@ -59,10 +59,10 @@ def test_a_search_trains_further_or_gets_more_trials(cluster: LocalCluster, tmp_
     with pytest.raises(SpecError, match="no trial had anything left to train"):
         run(named("idle", spec(tmp_path, config=config, resume_from={"search": found, "trials": "best"})), cluster)
 
-    grid = {"train_loop_config": {"step": {"grid_search": [1, 3, 2, 5]}}}
+    grid = {"train_loop_config": {"step": {"grid_search": [1, 3, 2, 6]}}}
     more = run(named("more", spec(tmp_path, config=config, param_space=grid, resume_from=longer)), cluster)
     assert more.trials == {"finished": 1, "stopped": 0, "failed": 0, "kept": 3}
-    assert (more.best_config, more.metrics["value"]) == ({"train_loop_config": {"step": 5}}, 15.0)
+    assert (more.best_config, more.metrics["value"]) == ({"train_loop_config": {"step": 6}}, 18.0)
     assert before == {path: path.read_bytes() for path in before}, "the finished search stays as it is"
 
 

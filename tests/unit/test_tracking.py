@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devtools.chaos import wait_until
 from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
 from plugin_core.clusters.fake import FakeCluster
@@ -189,6 +190,18 @@ def test_a_tracker_that_stays_away_is_a_warning_and_does_not_block(rundir: RunDi
     feeds.end("finished", timeout_s=0.5)
     (warning,) = feeds.warnings
     assert warning.startswith("tracking.mlflow: some reports are missing (nobody is there)")
+
+
+def test_a_tracker_that_comes_back_at_the_very_end_misses_nothing(rundir: RunDir) -> None:
+    feeds, backend = feed(rundir)
+    (one,) = feeds._feeds
+    feeds.begin()
+    backend.away = True
+    journal(rundir, 1, 2)
+    wait_until(lambda: one.error is not None)
+    backend.away = False
+    feeds.end("finished")
+    assert (feeds.warnings, [entry.index for entry in backend.entries]) == ([], [1, 2])
 
 
 def test_a_tracker_that_is_slow_but_makes_progress_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ process.
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback, Stopper
@@ -85,10 +87,19 @@ class Report(Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()
         search.over.add(trial.trial_id)
-        error = classify(trial.get_pickled_error() or trial.get_error() or RuntimeError("the trial failed"))
-        if isinstance(error, SpecError):
-            # a spec error affects every trial
+        if (error := _spec_error(trial)) is not None:
+            # it affects every trial
             search.fatal = error
+
+
+def _spec_error(trial: Any) -> SpecError | None:
+    """The error that a trial has just ended with, if it is a SpecError. `Trial.get_pickled_error` would read the copy on
+    storage, which another thread may be writing."""
+    try:
+        error = classify(pickle.loads(Path(trial.pickled_error_file).read_bytes()))
+    except Exception:  # noqa: BLE001 - another error's class may be unknown here, or there is no file of one
+        return None
+    return error if isinstance(error, SpecError) else None
 
 
 class Stop(Stopper):
