@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from plugin_core.cli import clusters, data, history, logs, runs, steps, timeline, upkeep
+from plugin_core.cli import clusters, data, history, ledger, logs, runs, steps, timeline, upkeep
 from plugin_core.cli.exit_codes import epilog
 from plugin_core.cli.output import err
 from plugin_core.errors import RayTrainWorkflowsError
@@ -32,6 +32,7 @@ for command in (
         runs.result,
         history.history,
         timeline.timeline,
+        ledger.ledger,
         steps.cancel,
     ),
     *(upkeep.checkpoints, upkeep.prune, upkeep.track, clusters.doctor),

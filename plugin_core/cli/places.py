@@ -81,6 +81,13 @@ def open_run(run: str, storage: str | None) -> RunDir:
     return found
 
 
+def is_storage(place: str) -> bool:
+    """Whether it is a path or URI, but of no run: then it may be a storage."""
+    from plugin_core.runs.directory import RunDir
+
+    return _is_path(place) and not RunDir.at(place).exists()
+
+
 def _is_path(run: str) -> bool:
     return "/" in run or run in (".", "..") or run.startswith("~")
 

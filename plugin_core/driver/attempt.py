@@ -40,6 +40,8 @@ from plugin_core.runs.code import hold
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.fence import Fence
+from plugin_core.runs.ledger import rounded
+from plugin_core.runs.ledgers import ledger_of
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.specs.step_kinds import step_kind
@@ -92,6 +94,7 @@ def run_attempt(
                 payload=rundir.read_payload(),
                 set_phase=watch.enter,
                 mark=watch.mark,
+                phases=lambda: watch.phases,
                 set_links=lambda links: setattr(watch, "links", links),
                 own_job=own_job,
             )
@@ -105,6 +108,7 @@ def run_attempt(
             more = {
                 "warnings": [takeover.masked(warning) for warning in result.warnings],
                 "timeline": timeline.seconds(timeline.timeline(rundir, attempt, watch.phases)),
+                "ledger": rounded(ledger_of(rundir)),
             }
             result = rundir.write_result(result.model_copy(update=more))
         except Exception as exc:

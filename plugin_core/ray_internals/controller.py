@@ -20,3 +20,12 @@ def worker_processes(worker_group: Any) -> dict[int, tuple[int, str]]:
         worker.distributed_context.world_rank: (worker.metadata.pid, worker.metadata.hostname)
         for worker in worker_group.get_workers()
     }
+
+
+def take_blocked_s(worker_group: Any) -> float:
+    """Seconds that reports with a checkpoint blocked the loop of rank 0 since the last call; 0 where the controller is an
+    actor, which does not hear it."""
+    seconds: float = getattr(worker_group, "blocked_s", 0.0)
+    if seconds:
+        worker_group.blocked_s = 0.0
+    return seconds

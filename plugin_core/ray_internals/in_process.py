@@ -35,6 +35,8 @@ class _WorkerGroup(WorkerGroup):
     """Has one open poll at each worker, which the worker answers once there is news."""
 
     _worker_cls = RayTrainWorker
+    #: seconds that reports with a checkpoint blocked the loop of rank 0, and that nobody has asked for yet
+    blocked_s = 0.0
 
     def __init__(self, train_run_context: Any, worker_group_context: Any, callbacks: list[Any] | None = None):
         super().__init__(train_run_context, worker_group_context, callbacks)
@@ -82,6 +84,7 @@ class _WorkerGroup(WorkerGroup):
 
     def _poll_workers_and_collect_errors(self, timeout: float | None) -> list[WorkerStatus]:
         statuses: list[WorkerStatus] = super()._poll_workers_and_collect_errors(timeout)
+        self.blocked_s += getattr(statuses[0], "blocked_s", 0.0) if statuses else 0.0
         for rank, status in enumerate(statuses):
             for number, question in getattr(status, "questions", {}).items():
                 task = asyncio.get_running_loop().create_task(self._answer(rank, number, question))

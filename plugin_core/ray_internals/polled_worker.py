@@ -31,9 +31,11 @@ def ask_s(workers: int) -> float:
 
 @dataclass
 class Status(WorkerStatus):
-    """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`."""
+    """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`. `blocked_s`:
+    seconds that reports with a checkpoint blocked its loop, since the last answer."""
 
     questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    blocked_s: float = 0.0
 
 
 class Controller:
@@ -48,6 +50,7 @@ class Controller:
         self._answers: dict[int, Any] = {}
         self._waiting: dict[int, float] = {}
         self.is_asking = False
+        self._blocked_s = 0.0
 
     # ---- for the train function's threads
 
@@ -70,6 +73,11 @@ class Controller:
         """Wait until so many reports are registered."""
         with self._heard:
             self._wait(next(self._numbers), lambda: self._registered >= report_index)
+
+    def was_blocked(self, seconds: float) -> None:
+        """Note that a report blocked the loop."""
+        with self._heard:
+            self._blocked_s += seconds
 
     def _wait(self, number: int, over: Any) -> None:
         if over():
@@ -94,6 +102,12 @@ class Controller:
         with self._heard:
             self.is_asking = False
             told, self._asked = self._asked, {}
+            return told
+
+    def blocked_s(self) -> float:
+        """The seconds that were not told yet."""
+        with self._heard:
+            told, self._blocked_s = self._blocked_s, 0.0
             return told
 
     def patience_s(self, longest: float) -> float:
@@ -136,7 +150,7 @@ class RayTrainWorker(_RayTrainWorker):
             self._news.wait_for(self._has_news, patience)
         status = super().poll_status()
         self._told = (status.running, status.error is not None, status.preemption_info is not None)
-        return Status(**vars(status), questions=self._controller.questions())
+        return Status(**vars(status), questions=self._controller.questions(), blocked_s=self._controller.blocked_s())
 
     def _has_news(self) -> bool:
         context = get_train_context()
@@ -147,6 +161,13 @@ class RayTrainWorker(_RayTrainWorker):
             context.preemption_context.preemption_info is not None,
         )
         return bool(context.execution_context.result_queue.queue) or self._controller.is_asking or state != self._told
+
+
+def was_blocked(context: Any, seconds: float) -> None:
+    """Tell the controller, if it is in the driver, that a report blocked this worker's loop. `context`: see
+    `worker.worker_context`."""
+    if isinstance(context.controller_actor, Controller):
+        context.controller_actor.was_blocked(seconds)
 
 
 def wait_until_registered(context: Any) -> None:

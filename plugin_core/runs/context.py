@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from plugin_core.runs.attempts import Phase
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec, functions
 from plugin_core.specs.parts import all_functions, is_name_of_value
@@ -23,6 +24,8 @@ class StepContext:
     set_phase: Callable[[str], None]
     #: records for the timeline what begins now
     mark: Callable[[str], None] = lambda what: None
+    #: the phases that the attempt's driver has entered so far
+    phases: Callable[[], list[Phase]] = list
     #: reports the links to the tracking runs, by tracker
     set_links: Callable[[dict[str, str]], None] = lambda links: None
     #: for rank 0 and for the others: variables by which a tracker's native calls find its run, or none

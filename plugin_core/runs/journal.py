@@ -21,6 +21,7 @@ from plugin_core.errors import FencedError, StorageError
 from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
+from plugin_core.runs.ledger import Ledger, stored
 from plugin_core.specs.json_values import is_number
 from plugin_core.storage.stored_files import parse_line
 
@@ -62,11 +63,14 @@ class JournalWriter:
     """Appends reports. Never raises, because an exception in the controller would end the training.
 
     Failed writes are kept in memory and retried; writing stops once a later attempt owns the run.
+
+    `ledger`: that of the run so far; the first entry of each segment has it.
     """
 
-    def __init__(self, rundir: RunDir, attempt: int):
+    def __init__(self, rundir: RunDir, attempt: int, ledger: Ledger | None = None):
         self._dir = rundir.step.child("journal")
         self._attempt = attempt
+        self._ledger = ledger
         self._fence = Fence(rundir.uri, attempt)
         self._lock = threading.Lock()
         self._flushing = threading.Lock()  # serialises flushes, or an older state might overwrite a newer one
@@ -78,19 +82,17 @@ class JournalWriter:
         _writers.add(self)
 
     def append(self, entry: dict[str, Any]) -> None:
-        line = self._line(entry)
-        if len(line) > LINE_BYTES:
-            logger.warning("journal: a report has %.0f MB of metrics; only its numbers are kept", len(line) / 1e6)
-            line = self._line(_numbers_of(entry))
+        entry = {"attempt": self._attempt, "time": time.time(), **entry}
         with self._lock:
             if self._segments[-1].closed:
                 self._segments.append(_Segment(self._segments[-1].number + 1))
             segment = self._segments[-1]
-            segment.data += line
+            if self._ledger is None:
+                segment.data += _line(entry)
+            else:
+                segment.data += _line(entry if segment.data else {**entry, **stored(self._ledger)})
+                self._ledger = self._ledger.entry(entry)
             segment.closed = len(segment.data) >= SEGMENT_MAX_BYTES
-
-    def _line(self, entry: dict[str, Any]) -> bytes:
-        return json.dumps({"attempt": self._attempt, "time": time.time(), **entry}).encode() + b"\n"
 
     def close(self) -> None:
         self._stop.set()
@@ -243,10 +245,15 @@ def read_reports(rundir: RunDir) -> list[dict[str, Any]]:
 
 def last_report(rundir: RunDir, segments: Iterable[str]) -> dict[str, Any] | None:
     """The last report in the newest of these segments: one read, however long the journal is."""
-    newest = max(filter(is_segment, segments), key=_place_of, default="")
+    newest = newest_segment(segments)
     data = rundir.step.child("journal", newest).read() if newest else None
     entries = map(parse_line, reversed((data or b"").splitlines()))
     return next((entry for entry in entries if entry and "report" in entry), None)
+
+
+def newest_segment(names: Iterable[str]) -> str:
+    """The name of the newest segment; "" if there is none."""
+    return max(filter(is_segment, names), key=_place_of, default="")
 
 
 def index_of(entry: dict[str, Any]) -> int:
@@ -261,6 +268,18 @@ def is_segment(name: str) -> bool:
 def segment_name(attempt: int, number: int) -> str:
     """Names sort in numerical order, so that a reader can list from its position."""
     return f"{attempt:03}-{number:07}.jsonl"
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    line = _json_line(entry)
+    if len(line) > LINE_BYTES:
+        logger.warning("journal: a report has %.0f MB of metrics; only its numbers are kept", len(line) / 1e6)
+        line = _json_line(_numbers_of(entry))
+    return line
+
+
+def _json_line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
 
 
 def _numbers_of(entry: dict[str, Any]) -> dict[str, Any]:

@@ -122,6 +122,8 @@ class StepResult(_Reference):
     warnings: list[str] = []
     #: seconds of each part of the last attempt's start, in order (see `raytrain timeline`)
     timeline: dict[str, float] = {}
+    #: seconds of each kind over all attempts (see `raytrain ledger`)
+    ledger: dict[str, float] = {}
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -129,8 +131,8 @@ class StepResult(_Reference):
         return json_safe(value)
 
     def reference(self) -> Self:
-        """This result without its timeline, truncated to fit into `REFERENCE_BYTES` (`truncated` says whether it was)."""
-        short = self.model_copy(update={"timeline": {}}) if self.timeline else self
+        """This result without its timeline and ledger, cut to fit into `REFERENCE_BYTES` (`truncated`: whether it was)."""
+        short = self.model_copy(update={"timeline": {}, "ledger": {}}) if self.timeline or self.ledger else self
         for field in self.bulky:
             if len(short.model_dump_json()) <= REFERENCE_BYTES:
                 return short

@@ -16,11 +16,13 @@ from plugin_core.ray_internals.controller import (
     ReportCallback,
     WorkerGroupCallback,
     state_name,
+    take_blocked_s,
     worker_processes,
 )
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import COUNTERS
 from plugin_core.runs.journal import JournalWriter
+from plugin_core.runs.ledger import Ledger
 from plugin_core.specs.json_values import is_count
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     An entry's `metrics` are rank 0's; with `all_ranks` it also has every rank's, in order, as `ranks`. `report` counts all
     reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
     after the checkpoint's, so repeated reports repeat an index.
+
+    `blocked_s` of an entry: seconds that the reports before it blocked rank 0's loop with their checkpoints.
 
     The entry of a restart says why, and what the workers resume from; that of a failure says why. A report whose checkpoint
     is to be validated says so, and an entry says how that ended.
@@ -59,6 +63,9 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._then = then
         self._all_ranks = all_ranks
         self._writer: JournalWriter | None = None
+        #: the run's before the first entry, if the journal is to have it
+        self.ledger: Ledger | None = None
+        self._worker_group: Any = None
         self._max_failures = max_failures
         self._failures = 0
         self._failed = False
@@ -92,6 +99,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._append({"phase": "looping"})
 
     def after_worker_group_start(self, worker_group: Any) -> None:
+        self._worker_group = worker_group
         found = worker_processes(worker_group)
         self._workers = {rank: f"pid {pid}, {host}" for rank, (pid, host) in found.items()}
         hosts = len({host for _, host in found.values()})
@@ -111,6 +119,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
             "metrics": metrics[0] if metrics else {},
             "checkpoint": name,
         }
+        if blocked_s := take_blocked_s(self._worker_group):
+            entry["blocked_s"] = round(blocked_s, 4)
         if self._all_ranks:
             entry["ranks"] = metrics
         if name is not None and (wanted := validations.wanted(training_report.validation)) is not None:
@@ -152,7 +162,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     def _append(self, entry: dict[str, Any]) -> None:
         try:
             if self._writer is None:
-                self._writer = JournalWriter(RunDir.at(self._run_uri), self._attempt)
+                self._writer = JournalWriter(RunDir.at(self._run_uri), self._attempt, self.ledger)
             self._writer.append(entry)
         except Exception:
             logger.exception("the journal is missing an entry: %s", entry)

@@ -26,6 +26,7 @@ from plugin_core.loops.preprocessors import serialize
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History, metric
+from plugin_core.runs.ledgers import ledger_before
 from plugin_core.runs.run_checkpoint import best_and_latest
 from plugin_core.specs import TrainSpec, train_loop
 from plugin_core.specs.json_values import is_number
@@ -120,6 +121,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     if context.own_job:
         run_controller_here(trainer, takeover.masked)
     context.set_phase("training")
+    if context.rundir.is_outermost:
+        journal.ledger = ledger_before(context.rundir, attempt, context.phases())
     return _collect(trainer.fit(), context, dataset, searching=on_report is not None)
 
 

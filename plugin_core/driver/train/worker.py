@@ -117,7 +117,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     from ray.train import CheckpointUploadMode
 
     from plugin_core.ray_internals import worker
-    from plugin_core.ray_internals.polled_worker import wait_until_registered
+    from plugin_core.ray_internals.polled_worker import wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
 
     context = worker.worker_context()
@@ -148,6 +148,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                     " expected the function that validates a checkpoint"
                 )
             check_world()
+            began = time.monotonic()
             # a replayed epoch must not reuse the directory of its first run, which top-K may delete later; rank 0 names
             # the directory for all ranks
             number = worker.worker_context().report_call_index + 1 + skip
@@ -167,6 +168,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                 # Ray's report returns before the controller has registered the checkpoint, and a kill in between would
                 # cost a second interval
                 wait_until_registered(context)
+            if checkpoint is not None:
+                was_blocked(context, time.monotonic() - began)
 
         def get_checkpoint(self) -> Any:
             own = super().get_checkpoint()
