@@ -10,6 +10,8 @@ from typing import Any
 from plugin_core.errors import FencedError, SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.runs.ledger import rounded
+from plugin_core.runs.ledgers import ledger_of
 from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.step_kinds import step_kind
@@ -128,6 +130,8 @@ class Feed:
         if ending is not None:
             if self._last and self._index < self._last[0].index:
                 self.backend.log(self._last)
+            elif self._index and self._rundir.is_outermost:
+                self.backend.log([self._ledger()])
             self.backend.end(*ending)
             return True
         if left:
@@ -168,6 +172,12 @@ class Feed:
             return None
         found = {**numbers(line["metrics"]), "validation/report": float(line["index"])}
         return Entry(self._index, self._step, line["time"], found)
+
+    def _ledger(self) -> Entry:
+        """Where the run's time went, at the step of its last report."""
+        ledger = ledger_of(self._rundir)
+        found = {f"ledger/{kind}_s": took for kind, took in rounded(ledger).items()}
+        return Entry(self._index, self._step, ledger.until, {**found, "ledger/useful_share": ledger.share_of("useful")})
 
     def _pause(self, seconds: float) -> None:
         """Wait; only briefly once the run is ending."""
