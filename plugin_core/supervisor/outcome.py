@@ -11,7 +11,7 @@ from plugin_core.specs.results import StepResult
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.events import Event, Listener
-from plugin_core.supervisor.progress import duration
+from plugin_core.supervisor.progress import duration, effective_time
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ async def tell_outcome(rundir: RunDir, result: StepResult, tell: Listener) -> No
         spec, end = await threads(rundir.read_spec), await threads(rundir.end, result.run.attempt)
         lines = step_kind(spec.kind).words(spec, result)  # a package's own kind has words of its own
         took += f" took {duration(end.elapsed_s)}" if end is not None and end.elapsed_s else ""
+        if result.ledger and step_kind(spec.kind).reports:
+            lines = [*lines, f"effective training time: {effective_time(result.ledger)}"]
     except Exception:
         logger.exception("the outcome could not be put in words")
         lines = any_step(None, result)

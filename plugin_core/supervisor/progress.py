@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,3 +87,14 @@ def duration(seconds: float) -> str:
         return f"{whole} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def effective_time(seconds: Mapping[str, float]) -> str:
+    """The useful share of a run's time, and its parts. `seconds`: of each kind, as its ledger has them."""
+    total = sum(seconds.values())
+    parts = ", ".join(
+        f"{kind} {duration(took)}" for kind, took in sorted(seconds.items(), key=lambda each: -each[1]) if round(took)
+    )
+    return f"{seconds.get('useful', 0.0) / total if total else 0.0:.1%} of {duration(total)}" + (
+        f" ({parts})" if parts else ""
+    )

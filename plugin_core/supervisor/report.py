@@ -11,14 +11,13 @@ from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import markdown_code, markdown_text
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
-from plugin_core.runs.ledger import Ledger
 from plugin_core.runs.ledgers import ledger_of
 from plugin_core.runs.plots import Drawing, png
 from plugin_core.runs.trial_table import as_markdown, shown_rows
 from plugin_core.specs import TuneSpec
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
 from plugin_core.storage.stored_files import Object, parse
-from plugin_core.supervisor.progress import duration
+from plugin_core.supervisor.progress import duration, effective_time
 
 #: Larger plots, in bytes, are not shown.
 PLOT_BYTES = 4 * 2**20
@@ -59,7 +58,7 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
     if history.first is not None and history.last is not None:
         rows["reports"] = str(history.reports)
         rows["from first to last report"] = duration(history.last["time"] - history.first["time"])
-        rows |= _time_spent(ledger_of(rundir))
+        rows["effective training time"] = effective_time(ledger_of(rundir).seconds)
     title = markdown_text(f"{rundir.read_record()['kind'].replace('_', ' ')} {rundir.name}")
     lines = [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
     metrics = result.metrics if result is not None else history.metrics
@@ -75,12 +74,6 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
             lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
     lines += ["", _inline("the metrics", plot_png(history))]
     return "\n".join(lines).rstrip()
-
-
-def _time_spent(ledger: Ledger) -> dict[str, str]:
-    kinds = sorted(((took, kind) for kind, took in ledger.seconds.items() if round(took)), reverse=True)
-    parts = ", ".join(f"{kind} {duration(took)}" for took, kind in kinds)
-    return {"effective training time": f"{ledger.share_of('useful'):.1%} of {duration(ledger.total)} ({parts})"}
 
 
 def trial_rows(rundir: RunDir, result: StepResult | None) -> list[dict[str, Any]]:

@@ -86,6 +86,7 @@ class Listening(Backend):
         super().__init__(config, subject)
         self.there, self.away = there, False
         self.entries: list[Entry] = []
+        self.ledgers: list[Entry] = []
         self.ended: list[Any] = []
 
     def begin(self) -> int:
@@ -94,7 +95,8 @@ class Listening(Backend):
 
     def log(self, entries: list[Entry]) -> None:
         self._answer()
-        self.entries += entries
+        self.entries += [entry for entry in entries if "ledger/useful_share" not in entry.metrics]
+        self.ledgers += [entry for entry in entries if "ledger/useful_share" in entry.metrics]
 
     def end(self, status: str, message: str) -> None:
         self._answer()
@@ -190,6 +192,17 @@ def test_a_tracker_that_stays_away_is_a_warning_and_does_not_block(rundir: RunDi
     feeds.end("finished", timeout_s=0.5)
     (warning,) = feeds.warnings
     assert warning.startswith("tracking.mlflow: some reports are missing (nobody is there)")
+
+
+def test_the_ledger_is_logged_at_the_step_of_the_last_report(rundir: RunDir) -> None:
+    rundir.claim(1, "http://x", "session")
+    journal(rundir, 1, 2)
+    feeds, backend = feed(rundir)
+    feeds.begin()
+    feeds.end("finished")
+    ((ledger,),) = [backend.ledgers]
+    assert (ledger.index, ledger.step) == (2, 2)
+    assert 0 <= ledger.metrics["ledger/useful_share"] <= 1
 
 
 def test_a_tracker_that_comes_back_at_the_very_end_misses_nothing(rundir: RunDir) -> None:

@@ -1,0 +1,46 @@
+"""The ledger of a run that is killed, beside what its loop itself wrote down."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from devtools.chaos import Running, Trail, drivers, kill, spec_at
+from plugin_core import LocalCluster
+from plugin_core.runs.ledgers import ledger_of
+
+
+@pytest.mark.slow
+def test_the_ledger_of_a_run_with_kills_is_what_its_loop_saw(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    running = Running(spec_at(tmp_path, trail.file, loop={"steps": 30, "step_s": 0.5, "report_all": True}), cluster)
+    trail.wait_for(8)
+    kill(trail.entries(rank=1)[-1]["pid"])
+    trail.wait_for_process(2)
+    trail.wait_for(16)
+    kill(drivers(running.rundir.uri)[0])
+    result = running.result()
+    assert result.run.attempt == 2
+
+    entries, done = trail.entries(), set[int]()
+    useful = repeated = between = 0.0
+    for one, after in itertools.pairwise(entries):
+        took = after["time"] - one["time"]
+        if one["pid"] != after["pid"]:
+            between += took
+        elif one["step"] in done:
+            repeated += took
+        else:
+            useful += took
+            done.add(one["step"])
+    ledger = ledger_of(running.rundir)
+    seconds = {**dict.fromkeys(("starting", "queued", "recovering", "repeated", "checkpointing"), 0.0), **ledger.seconds}
+    assert ledger.total == pytest.approx(ledger.until - ledger.began)
+    # the loop's clock has no report's blocked time apart, and a failure's last step may or may not be seen as lost
+    assert seconds["useful"] + seconds["checkpointing"] == pytest.approx(useful, abs=2.0)
+    assert seconds["repeated"] + seconds["recovering"] + seconds["queued"] == pytest.approx(repeated + between, abs=4.0)
+    assert seconds["starting"] + seconds["queued"] <= entries[0]["time"] - ledger.began + 1.0
+    assert 0 < seconds["checkpointing"] < useful
+    assert ledger.workers == 2
+    assert 0.05 < ledger.share_of("useful") < 0.95
+    assert set(result.ledger) == {kind for kind, took in ledger.seconds.items() if took >= 0.005}
+    assert any(text.startswith("trained: ") and "\neffective training time: " in text for text in running.texts("outcome"))
