@@ -11,6 +11,7 @@ from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import markdown_code, markdown_text
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
+from plugin_core.runs.ledger import rounded
 from plugin_core.runs.ledgers import ledger_of
 from plugin_core.runs.plots import Drawing, png
 from plugin_core.runs.trial_table import as_markdown, shown_rows
@@ -58,7 +59,7 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
     if history.first is not None and history.last is not None:
         rows["reports"] = str(history.reports)
         rows["from first to last report"] = duration(history.last["time"] - history.first["time"])
-        rows["effective training time"] = effective_time(ledger_of(rundir).seconds)
+        rows["effective training time"] = effective_time(rounded(ledger_of(rundir)))
     title = markdown_text(f"{rundir.read_record()['kind'].replace('_', ' ')} {rundir.name}")
     lines = [f"## {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
     metrics = result.metrics if result is not None else history.metrics
