@@ -4,6 +4,7 @@ own utilities (`prepare_model`, `RayDDPStrategy`, …).
     torch         save and restore the state of a PyTorch loop in a checkpoint
     sharded       the same with one shard per rank, for FSDP and similar; restored by any number of ranks
     transformers  a Hugging Face Trainer that reports, checkpoints and resumes
+    progress      tells the hang detection that a loop that reports rarely goes on
     rows          data that a resumed training reads on from the row where it was
     upload        reporting, used by all of them
 """

@@ -6,14 +6,17 @@ the poll until its loop reports, raises, ends or asks. While a report waits to b
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 from ray.train import CheckpointConsistencyMode
+from ray.train.v2._internal.execution import context as train_context
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker as _RayTrainWorker
@@ -32,10 +35,12 @@ def ask_s(workers: int) -> float:
 @dataclass
 class Status(WorkerStatus):
     """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`. `blocked_s`:
-    seconds that reports with a checkpoint blocked its loop, since the last answer."""
+    seconds that reports with a checkpoint blocked its loop, since the last answer. `moves`: whether its loop told of
+    progress since then, or uploads a checkpoint."""
 
     questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     blocked_s: float = 0.0
+    moves: bool = False
 
 
 class Controller:
@@ -51,6 +56,7 @@ class Controller:
         self._waiting: dict[int, float] = {}
         self.is_asking = False
         self._blocked_s = 0.0
+        self._moved, self._uploads = False, 0
 
     # ---- for the train function's threads
 
@@ -78,6 +84,20 @@ class Controller:
         """Note that a report blocked the loop."""
         with self._heard:
             self._blocked_s += seconds
+
+    def made_progress(self) -> None:
+        self._moved = True
+
+    @contextlib.contextmanager
+    def uploading(self) -> Iterator[None]:
+        with self._heard:
+            self._uploads += 1
+        try:
+            yield
+        finally:
+            with self._heard:
+                self._uploads -= 1
+                self._moved = True
 
     def _wait(self, number: int, over: Any) -> None:
         if over():
@@ -109,6 +129,10 @@ class Controller:
         with self._heard:
             told, self._blocked_s = self._blocked_s, 0.0
             return told
+
+    def moves(self) -> bool:
+        moved, self._moved = self._moved, False
+        return moved or self._uploads > 0
 
     def patience_s(self, longest: float) -> float:
         """Seconds to wait for news: few while somebody waits for the controller."""
@@ -150,7 +174,12 @@ class RayTrainWorker(_RayTrainWorker):
             self._news.wait_for(self._has_news, patience)
         status = super().poll_status()
         self._told = (status.running, status.error is not None, status.preemption_info is not None)
-        return Status(**vars(status), questions=self._controller.questions(), blocked_s=self._controller.blocked_s())
+        return Status(
+            **vars(status),
+            questions=self._controller.questions(),
+            blocked_s=self._controller.blocked_s(),
+            moves=self._controller.moves(),
+        )
 
     def _has_news(self) -> bool:
         context = get_train_context()
@@ -168,6 +197,23 @@ def was_blocked(context: Any, seconds: float) -> None:
     `worker.worker_context`."""
     if isinstance(context.controller_actor, Controller):
         context.controller_actor.was_blocked(seconds)
+
+
+def made_progress() -> None:
+    """Tell the controller, if it is in the driver, that this worker's loop goes on. Does nothing outside a worker."""
+    controller = getattr(train_context._train_context, "controller_actor", None)
+    if isinstance(controller, Controller):
+        controller.made_progress()
+
+
+@contextlib.contextmanager
+def uploading(context: Any) -> Iterator[None]:
+    """While this worker uploads a checkpoint, its loop makes progress. `context`: see `worker.worker_context`."""
+    if isinstance(context.controller_actor, Controller):
+        with context.controller_actor.uploading():
+            yield
+    else:
+        yield
 
 
 def wait_until_registered(context: Any) -> None:

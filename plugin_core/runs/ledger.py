@@ -112,9 +112,9 @@ class Ledger:
             return replace(self._then(self.now, time), workers=int(entry["workers"]))
         if phase == "looping":
             return self._then(LOOP, time)
-        if phase == "hanging":
+        if phase == "hanging" and "quiet_s" in entry:
             return self._hung(entry, time)
-        if phase in ("shutting_down", "finished"):
+        if phase in ("shutting_down", "shuttingdown", "finished"):
             return self._then("idle", time)
         return self._failed(time, "recovering") if phase in _FAILS and self.now != "recovering" else self
 

@@ -11,6 +11,7 @@ from plugin_core.specs.common import DatasetConfig, Framework, ScalingConfig
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.function_field import Function, Functions
+from plugin_core.specs.hang import HangDetection
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
 from plugin_core.specs.train_loop import TrainLoop
@@ -80,6 +81,7 @@ class TrainSpec(StepSpec):
     framework_callbacks: Functions | None = Field(
         None, description="with `params`: functions that return a callback of XGBoost or LightGBM, in each worker"
     )
+    hang_detection: HangDetection = Field(HangDetection(), description="what happens when the training stands still")
     validation: ValidationConfig | None = Field(
         None, description="how checkpoints are validated that the loop reports with `validation=True`"
     )

@@ -111,7 +111,7 @@ def phase_in_words(entry: dict[str, Any]) -> str:
         return _failure(entry, str(why))
     if phase == "validated":
         return _validation(entry)
-    if phase == "warning":
+    if phase in ("warning", "hanging"):
         return str(entry.get("warning", ""))
     if "rows" in entry:
         return f"{phase}: {entry['rows']} rows so far"

@@ -78,6 +78,7 @@ BASES = [
         {
             **_LOOP,
             "run_config": {"name": "run", "callbacks": ["a:b"], "failure_config": {"nccl_hang": {"action": "fail"}}},
+            "hang_detection": {"action": "restart", "min_s": 60.0},
             "validation": {"fn": "a:b", "fn_kwargs": {"rows": 5}, "resources": {"CPU": 1}},
             "datasets": {"train": "/data/x.csv"},
             "data_config": "a:b",

@@ -86,6 +86,10 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         """Keep a warning for the result."""
         self._append({"phase": "warning", "warning": takeover.masked(sentence)})
 
+    def note(self, entry: dict[str, Any]) -> None:
+        """Write an entry of another callback."""
+        self._append({**entry, "warning": takeover.masked(str(entry["warning"]))} if "warning" in entry else entry)
+
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._index = self._start
         while self._lost:

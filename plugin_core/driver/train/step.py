@@ -52,6 +52,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     context.mark("importing Ray Train and the framework")
     _set_ray_defaults(spec)  # before Ray Train is imported
     from plugin_core.driver.train.guard_callback import GuardCallback
+    from plugin_core.driver.train.hang_callback import HangCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
     from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
@@ -88,6 +89,9 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     )
     guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, watches_fence=not context.own_job)
     callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
+    # an actor's workers do not tell it of their uploads and of `progress()`
+    if context.own_job and spec.hang_detection.action != "off":
+        callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.note))
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()

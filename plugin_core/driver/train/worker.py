@@ -117,7 +117,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     from ray.train import CheckpointUploadMode
 
     from plugin_core.ray_internals import worker
-    from plugin_core.ray_internals.polled_worker import wait_until_registered, was_blocked
+    from plugin_core.ray_internals.polled_worker import uploading, wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
 
     context = worker.worker_context()
@@ -127,7 +127,11 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     skip = max(0, taken - context.report_call_index)
     artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
     artifacts.begin()
-    upload = _upload if context.get_world_rank() == 0 else checkpoint_manifest.upload
+    upload_here = _upload if context.get_world_rank() == 0 else checkpoint_manifest.upload
+
+    def upload(checkpoint: Any, name: str) -> Any:
+        with uploading(context):
+            return upload_here(checkpoint, name)
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
         """Ray's hook for replacing `ray.train.report` and `get_checkpoint` in a worker."""

@@ -1,0 +1,57 @@
+"""How long a training may be quiet, learned from its reports."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+from plugin_core.specs.hang import HangDetection
+
+#: The median is of so many of the latest intervals.
+WINDOW = 100
+#: The longest interval so far may come again, and take somewhat longer then: an evaluation, an epoch's end.
+TIMES_LONGEST = 3.0
+
+
+class Rhythm:
+    """Times are of one monotonic clock, in seconds."""
+
+    def __init__(self, config: HangDetection, now: float):
+        self._config = config
+        self._intervals: deque[float] = deque(maxlen=WINDOW)
+        self._longest = 0.0
+        #: of the last report of this worker group, and of the last sign of progress
+        self._reported: float | None = None
+        self._moved = now
+
+    def begin(self, now: float) -> None:
+        """A worker group's train functions begin."""
+        self._reported, self._moved = None, now
+
+    def report(self, now: float) -> None:
+        if self._reported is not None:
+            self._intervals.append(now - self._reported)
+            self._longest = max(self._longest, now - self._reported)
+        self._reported = self._moved = now
+
+    def progress(self, now: float) -> None:
+        self._moved = now
+
+    def quiet_s(self, now: float) -> float:
+        return now - self._moved
+
+    @property
+    def bound_s(self) -> float:
+        if not self._intervals:
+            return self._config.start_s
+        usual = max(self._config.factor * statistics.median(self._intervals), TIMES_LONGEST * self._longest)
+        learned = max(self._config.min_s, usual)
+        # the first report of a worker group comes after the checkpoint is read, and everything is compiled again
+        return learned if self._reported is not None else max(learned, self._config.start_s)
+
+    @property
+    def learned(self) -> str:
+        """Where the bound comes from, in words."""
+        if not self._intervals:
+            return "before the first two reports"
+        return f"reports came every {statistics.median(self._intervals):.3g} s, at most {self._longest:.3g} s apart"

@@ -1,0 +1,128 @@
+"""Trainings that stand still, each in another way, and trainings that only seem to."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devtools.chaos import Running, Trail, kill, spec_at, wait_until
+from devtools.loops import note
+from plugin_core import LocalCluster
+from plugin_core.runs.ledgers import ledger_of
+
+pytestmark = pytest.mark.slow
+STEPS, AT = 12, 6
+
+
+def asleep() -> None:
+    import time
+
+    time.sleep(3600)
+
+
+def turning() -> None:
+    while True:
+        pass
+
+
+def holding_the_gil() -> None:
+    import ctypes
+
+    ctypes.PyDLL(None).sleep(3600)
+
+
+def behind_a_dead_loader() -> None:
+    import queue
+
+    queue.Queue().get()
+
+
+STANDSTILLS = {function.__name__: function for function in (asleep, turning, holding_the_gil, behind_a_dead_loader)}
+
+
+def standing_still(config: dict[str, Any]) -> None:
+    """Rank 1 stands still at step `AT`, once; rank 0 waits for it in a collective."""
+    import time
+
+    import ray.train
+    import ray.train.collective
+
+    from devtools.steps import restore, save
+
+    context = ray.train.get_context()
+    rank, once = context.get_world_rank(), Path(config["once"])
+    for step in range((restore() or {"step": -1})["step"] + 1, STEPS):
+        note(config["trail"], rank=rank, step=step)
+        if rank == 1 and step == AT and not once.exists():
+            once.touch()
+            STANDSTILLS.get(config["how"], lambda: None)()
+        ray.train.collective.barrier()
+        time.sleep(0.2)
+        ray.train.report({"step": step}, save({"step": step}) if step % 2 else None)
+
+
+def training(folder: Path, trail: Path, how: str, **detection: Any) -> Any:
+    loop = {"how": how, "once": str(folder / "once")}
+    given = {"action": "restart", "start_s": 30.0, "min_s": 5.0, "factor": 2.0, **detection}
+    return spec_at(folder, trail, train_loop_per_worker=standing_still, loop=loop, hang_detection=given)
+
+
+def hang_told(running: Running) -> str:
+    found = [event for event in running.events if event.kind == "phase" and event.data.get("phase") == "hanging"]
+    assert len(found) == 1
+    return found[0].text
+
+
+@pytest.mark.parametrize("how", [*STANDSTILLS, "stopped"])
+def test_the_rank_that_stands_still_is_named_and_the_training_restarts(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, how: str
+) -> None:
+    running = Running(training(tmp_path, trail.file, how), cluster)
+    if how == "stopped":
+        wait_until(lambda: any(entry["step"] == AT for entry in trail.entries(rank=1)))
+        kill(trail.entries(rank=1)[-1]["pid"], signal.SIGSTOP)
+    result = running.result()
+    assert result.metrics == {"step": STEPS - 1}
+    assert result.run.attempt == 1
+    told = hang_told(running)
+    assert "the training hangs: no report for " in told
+    place = "stopped (SIGSTOP)" if how == "stopped" else "in get" if how == "behind_a_dead_loader" else f"in {how}"
+    assert f"rank 1 is {place}" in told, told
+    assert "the others wait in " in told, told
+    (kept,) = Path(running.rundir.location.path, ".step", "hangs").iterdir()
+    assert kept.read_text().count("rank ") >= 2
+    assert any("hang: no report for" in event.text for event in running.events if event.data.get("phase") == "restarting")
+    ledger = ledger_of(running.rundir)
+    assert ledger.seconds["hanging"] >= 5.0
+    assert ledger.total == pytest.approx(ledger.until - ledger.began)
+
+
+def seeming(config: dict[str, Any]) -> None:
+    """A first step that takes long, an evaluation of 20 steps' time, a long stretch that tells of its progress."""
+    import time
+
+    import ray.train
+
+    from plugin_core.loops.progress import progress
+
+    for step in range(14):
+        if step == 0:
+            time.sleep(8)
+        elif step == 8:
+            time.sleep(20 * 0.2)
+        elif step == 11:
+            for _ in range(80):
+                time.sleep(0.1)
+                progress()
+        time.sleep(0.2)
+        ray.train.report({"step": step, "pid": os.getpid()})
+
+
+def test_compiling_evaluating_and_telling_of_progress_are_no_hangs(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster
+) -> None:
+    given = {"action": "restart", "start_s": 30.0, "min_s": 1.0}
+    result = Running(spec_at(tmp_path, trail.file, train_loop_per_worker=seeming, hang_detection=given), cluster).result()
+    assert (result.metrics["step"], result.warnings) == (13, [])
