@@ -25,7 +25,7 @@ Thread 7 (idle): "MainThread"
     <module> (ray/_private/workers/default_worker.py:330)
 Thread 8 (idle): "Thread-3"
 {frames}
-    train_loop_per_worker (/site/plugin_core/driver/train/worker.py:75)
+    wrap.<locals>.train_loop_per_worker (/site/plugin_core/driver/train/worker.py:75)
     run (threading.py:982)
 """
 
@@ -35,6 +35,7 @@ def stack(*frames: str) -> str:
 
 
 ASLEEP = stack("rest (/home/me/train.py:12)", "loop (/home/me/train.py:30)")
+READING = stack("wait (/usr/lib/python3.11/threading.py:9)", "loop (/home/me/train.py:30)")
 REDUCING = stack(
     "all_reduce (torch/distributed/distributed_c10d.py:2810)", "step (/home/me/train.py:28)", "loop (/home/me/train.py:31)"
 )
@@ -84,7 +85,12 @@ def test_fast_reports_have_the_least_bound() -> None:
             "rank 1 is in rest (train.py:12), the others wait in all_reduce (distributed_c10d.py:2810)",
         ),
         ({0: ASLEEP, 1: BARRIER, 2: REDUCING}, [0], "rank 0 is in rest (train.py:12), the others wait in barrier"),
-        ({0: REPORTING, 1: ASLEEP}, [1], "rank 1 is in rest (train.py:12), the others wait in _sync_checkpoint"),
+        ({0: REPORTING, 1: ASLEEP}, [1], "rank 1 is in rest (train.py:12), the others wait in report (train_fn_utils.py"),
+        (
+            {0: REDUCING, 1: READING},
+            [1],
+            "rank 1 is in wait (threading.py:9), called by loop (train.py:30), the others wait in all_reduce",
+        ),
         ({0: REDUCING, 1: "state: stopped\nwhatever"}, [1], "rank 1 is stopped (SIGSTOP), the others wait in all_reduce"),
         ({0: REDUCING, 1: "the process is gone"}, [1], "rank 1 is gone, the others wait in all_reduce"),
         ({0: ASLEEP, 1: ASLEEP, 2: stack("other (/x.py:1)")}, [2], "rank 2 is in other (x.py:1), the others in rest"),

@@ -16,11 +16,13 @@ import psutil
 DUMP_S, ALL_S = 20.0, 60.0
 #: Functions in which a rank waits for others, by the folder or file that they are in.
 _WAITS = re.compile(
-    r"torch/distributed/|torch/autograd/graph|ray/train/collective|ray/train/v2/_internal/execution/(train_fn_utils|context)"
+    r"torch/distributed/|torch/autograd/graph|ray/train/collective/|ray/train/v2/(api/train_fn_utils|_internal/execution/(train_fn_utils|context))"
     r"|horovod/|xgboost/collective|lightgbm/|tensorflow/python/(distribute|eager)"
 )
 #: The frame of our wrapper around the user's train function.
-_OURS = re.compile(r"^\s+train_loop_per_worker \(.*plugin_core/driver/train/worker\.py:\d+\)$")
+_OURS = re.compile(r"^\s+(\S+\.)?train_loop_per_worker \(.*plugin_core/driver/train/worker\.py:\d+\)$")
+#: Files that are not the user's.
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3\.\d+/|/plugin_core/|^<frozen ")
 _FRAME = re.compile(r"^\s+(?P<function>\S.*) \((?P<file>[^()]+):(?P<line>\d+)\)$")
 
 
@@ -35,7 +37,7 @@ def dump(pid: int) -> str:
     if found is None:
         return f"state: {state}\nno stacks: py-spy is not installed on this node"
     # it must not wait for a process that is stopped
-    command = [found, "dump", "--nonblocking", "--pid", str(pid)]
+    command = [found, "dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=DUMP_S, check=False)
     except subprocess.TimeoutExpired:
@@ -64,7 +66,12 @@ def where(stacks: str) -> tuple[str, str]:
     waits = [frame for frame in frames if _WAITS.search(frame["file"])]
     frame = waits[-1] if waits else frames[0]
     key = "waits" if waits else f"{frame['file']}:{frame['function']}"
-    return key, f"in {frame['function']} ({Path(frame['file']).name}:{frame['line']})"
+    users = next((each for each in frames if not _LIBRARY.search(each["file"])), frame)
+    return key, f"in {_words(frame)}" + (f", called by {_words(users)}" if users is not frame and not waits else "")
+
+
+def _words(frame: re.Match[str]) -> str:
+    return f"{frame['function']} ({Path(frame['file']).name}:{frame['line']})"
 
 
 def odd_ranks(stacks: Mapping[int, str]) -> tuple[list[int], str]:
