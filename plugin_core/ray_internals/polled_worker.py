@@ -16,7 +16,6 @@ from typing import Any
 
 import ray
 from ray.train import CheckpointConsistencyMode
-from ray.train.v2._internal.execution import context as train_context
 from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker as _RayTrainWorker
@@ -201,7 +200,10 @@ def was_blocked(context: Any, seconds: float) -> None:
 
 def made_progress() -> None:
     """Tell the controller, if it is in the driver, that this worker's loop goes on. Does nothing outside a worker."""
-    controller = getattr(train_context._train_context, "controller_actor", None)
+    try:
+        controller = get_train_context().controller_actor
+    except RuntimeError:
+        return
     if isinstance(controller, Controller):
         controller.made_progress()
 
