@@ -29,8 +29,6 @@ from plugin_core.storage.location import numbered
 FOLDER = "attempts"
 INTEREST = "interest.json"
 _CANCEL = re.compile(r"(\d+)\.cancel(?:-([0-9a-f]+))?\.json")
-#: The phases that a driver records of its own process, in this order; those of its step follow.
-PYTHON, CONNECTING, STARTING = "starting Python and importing", "connecting to Ray", "starting"
 #: A journal segment's name, and a number of its lines (for a log: characters).
 Segment = Annotated[str, StringConstraints(pattern=r"^\d{1,9}-\d{1,9}\.jsonl$")]
 Lines = Annotated[int, Ge(0)]

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from annotated_types import Ge, Le
 from pydantic import TypeAdapter, ValidationError
 
-from plugin_core.runs.attempts import CONNECTING, PYTHON, STARTING
+from plugin_core.runs.attempts import Phase
 from plugin_core.specs.json_values import LATEST, MOST, is_count, is_number, is_time
 
 #: * queued: until the job runs and has its resources.
@@ -30,8 +30,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 #: In the loop, since its last report: the next one says which kind it was.
 LOOP: Literal["loop"] = "loop"
 Now = Kind | Literal["loop"]
-#: Phases of a driver that prepare its work; any other one, but for waiting, is the work.
-_PREPARES = {PYTHON, CONNECTING, STARTING, "training", "fitting the preprocessor", "reading the resumable datasets"}
+#: Phases of a driver that a log shows, but that prepare its work; any other one, but for waiting, is the work.
+_PREPARES = {"starting", "training", "fitting the preprocessor", "reading the resumable datasets"}
 #: States of a controller that follow a failure.
 _FAILS = {"restarting", "rescheduling", "resizing", "failed", "errored", "aborted", "preempted"}
 
@@ -94,11 +94,12 @@ class Ledger:
             return replace(self, attempt=attempt, began=time, until=time)
         return replace(self._then("recovering", time), attempt=attempt)
 
-    def phase(self, phase: str, time: float) -> Ledger:
-        """The driver entered a phase."""
-        if phase.startswith("waiting"):
-            return self._then("queued", time)
-        return self._then(self._preparing if phase in _PREPARES else "useful", time)
+    def phase(self, phase: Phase) -> Ledger:
+        """The driver entered a phase. What only a timeline tells is a part of a start."""
+        if phase.phase.startswith("waiting"):
+            return self._then("queued", phase.time)
+        prepares = not phase.shown or phase.phase in _PREPARES
+        return self._then(self._preparing if prepares else "useful", phase.time)
 
     def entry(self, entry: Mapping[str, Any]) -> Ledger:
         """The journal has an entry."""

@@ -103,11 +103,11 @@ def _through(
     if attempt > ledger.attempt:
         ledger = ledger.attempted(attempt, times.get(f"{FOLDER}/{file_name(attempt)}", ledger.until))
     known = rundir.phases(attempt) if phases is None else phases
-    entered = [(phase.time, phase.phase) for phase in known if is_time(phase.time) and phase.time > after]
+    entered = [(phase.time, phase) for phase in known if is_time(phase.time) and phase.time > after]
     mine = ((entry["time"], entry) for entry in entries.of(attempt) if is_time(entry.get("time")))
     events: Iterator[tuple[float, Any]] = heapq.merge(entered, mine, key=itemgetter(0))
-    for moment, event in events:
-        ledger = ledger.phase(event, moment) if isinstance(event, str) else ledger.entry(event)
+    for _, event in events:
+        ledger = ledger.phase(event) if isinstance(event, Phase) else ledger.entry(event)
     return ledger
 
 

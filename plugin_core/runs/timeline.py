@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from plugin_core.runs.attempts import CONNECTING as CONNECTING
-from plugin_core.runs.attempts import PYTHON as PYTHON
-from plugin_core.runs.attempts import STARTING as STARTING
 from plugin_core.runs.directory import Phase, RunDir
 from plugin_core.runs.journal import segment_name
 from plugin_core.specs.json_values import is_time
 from plugin_core.storage.stored_files import parse_line
 
+#: What the driver records of its own process, in this order; `set_phase` adds what follows.
+PYTHON, CONNECTING, STARTING = "starting Python and importing", "connecting to Ray", "starting"
 #: A phase of a training's driver, a state of Ray Train's controller, or a moment of our callback → what begins with it.
 _OF_A_TRAINING = {
     "training": "starting Ray Train's controller",

@@ -42,8 +42,8 @@ class Written:
         self.dated(file_name(self.attempt))
         self.phases = []
 
-    def enter(self, *phases: str) -> None:
-        self.phases += [Phase(self.now, phase) for phase in phases]
+    def enter(self, *phases: str, shown: bool = True) -> None:
+        self.phases += [Phase(self.now, phase, shown) for phase in phases]
         self.rundir.show_phases(self.attempt, self.phases)
 
     def train(self) -> None:
@@ -92,13 +92,16 @@ def run(storage: str) -> Written:
 def first_attempt(run: Written) -> None:
     run.submit()
     run.spend("queued", 5.0)  # the job is pending
-    run.enter("starting Python and importing")
+    run.enter("starting Python and importing", shown=False)
     run.spend("starting", 2.0)
     run.enter("waiting for 2 more CPUs")
     run.spend("queued", 60.0)
     run.enter("starting")
+    run.spend("starting", 1.0)
+    run.enter("importing Ray Train and the framework", shown=False)
+    run.spend("starting", 3.0)
     run.train()
-    run.spend("starting", 8.0)
+    run.spend("starting", 4.0)
     run.loop()
 
 
@@ -138,7 +141,8 @@ def test_a_killed_worker_a_killed_driver_and_a_retry_hours_later(run: Written) -
     run.spend("recovering", 3.0)  # until somebody noticed
     run.submit()
     run.spend("recovering", 2.0)
-    run.enter("starting Python and importing", "waiting for 1 more CPU")
+    run.enter("starting Python and importing", shown=False)
+    run.enter("waiting for 1 more CPU")
     run.spend("queued", 7.0)
     run.enter("starting")
     run.train()
