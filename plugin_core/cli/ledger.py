@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plugin_core.cli.output import Json, cell, console, err, print_json, rows
+from plugin_core.cli.output import Json, bar, cell, console, err, print_json, rows
 from plugin_core.cli.places import Storage, complete_run, is_storage, open_run, open_storage
 from plugin_core.errors import SpecError
 from plugin_core.errors.plain_text import plain
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from plugin_core.runs.ledger import Ledger
     from plugin_core.storage.location import Location
 
-#: Characters of the longest bar.
-WIDTH = 40
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 
@@ -57,9 +55,9 @@ def _of_run(run: str, storage: str | None, price: float | None, as_json: bool) -
     table = rows("SECONDS", "SHARE", "", "")
     for kind in KINDS:
         if took := found.seconds.get(kind, 0.0):
-            bar = "█" * round(WIDTH * took / longest)
-            table.add_row(f"{took:.1f}", f"{took / found.total:.1%}", cell(bar), kind)
-    table.add_row(f"{found.total:.1f}", "", "", f"together, in {_times(found.attempt)}")
+            table.add_row(f"{took:.1f}", f"{found.share_of(kind):.1%}", bar(took, longest), kind)
+    attempts = f"{found.attempt} attempt{'s' * (found.attempt != 1)}"
+    table.add_row(f"{found.total:.1f}", "", "", f"together, in {attempts}")
     console().print(table)
     print(_lost(found, price))
 
@@ -104,10 +102,6 @@ def _lost(ledger: Ledger, price: float | None) -> str:
     if price is None:
         return said
     return f"{said}, which cost {price * ledger.lost_worker_s / 3600:.2f} of {price * ledger.worker_s / 3600:.2f}"
-
-
-def _times(attempts: int) -> str:
-    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
 
 
 def _seconds(since: str) -> float:

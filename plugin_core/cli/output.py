@@ -19,6 +19,8 @@ err = Console(stderr=True, highlight=False)
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
 
+#: Characters of the longest bar of a table.
+_BAR = 40
 #: Characters of a line that goes into a pipe or file: as many as a row needs.
 _WIDE = 2000
 
@@ -45,6 +47,11 @@ def answer(text: str, data: Any, as_json: bool) -> None:
         print_json(data)
     else:
         print(text)
+
+
+def bar(part: float, longest: float) -> Text:
+    """A cell that shows a part as long as it is beside the longest one."""
+    return cell("█" * round(_BAR * part / longest))
 
 
 def rows(*columns: str | Text) -> Table:

@@ -7,11 +7,8 @@ from typing import Annotated
 
 import typer
 
-from plugin_core.cli.output import Json, cell, console, err, print_json, rows
+from plugin_core.cli.output import Json, bar, cell, console, err, print_json, rows
 from plugin_core.cli.places import RunArgument, Storage, attempt_of, open_run
-
-#: Characters of the longest bar.
-WIDTH = 40
 
 
 def timeline(
@@ -36,6 +33,6 @@ def timeline(
     table = rows("SECONDS", "", f"ATTEMPT {number}")
     for part in parts:
         took = "so far" if part.seconds is None else f"{part.seconds:.1f}"
-        table.add_row(took, cell("█" * round(WIDTH * (part.seconds or 0.0) / longest)), cell(part.what))
+        table.add_row(took, bar(part.seconds or 0.0, longest), cell(part.what))
     table.add_row(f"{sum(part.seconds or 0.0 for part in parts):.1f}", "", "together")
     console().print(table)

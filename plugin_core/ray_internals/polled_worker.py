@@ -208,14 +208,10 @@ def made_progress() -> None:
         controller.made_progress()
 
 
-@contextlib.contextmanager
-def uploading(context: Any) -> Iterator[None]:
+def uploading(context: Any) -> contextlib.AbstractContextManager[None]:
     """While this worker uploads a checkpoint, its loop makes progress. `context`: see `worker.worker_context`."""
-    if isinstance(context.controller_actor, Controller):
-        with context.controller_actor.uploading():
-            yield
-    else:
-        yield
+    controller = context.controller_actor
+    return controller.uploading() if isinstance(controller, Controller) else contextlib.nullcontext()
 
 
 def wait_until_registered(context: Any) -> None:

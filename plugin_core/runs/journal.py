@@ -23,6 +23,7 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.runs.ledger import Ledger, stored
 from plugin_core.specs.json_values import is_number
+from plugin_core.storage.stored_files import index_of as index_of
 from plugin_core.storage.stored_files import parse_line
 
 #: A segment of at least this many bytes is closed when written.
@@ -254,11 +255,6 @@ def last_report(rundir: RunDir, segments: Iterable[str]) -> dict[str, Any] | Non
 def newest_segment(names: Iterable[str]) -> str:
     """The name of the newest segment; "" if there is none."""
     return max(filter(is_segment, names), key=_place_of, default="")
-
-
-def index_of(entry: dict[str, Any]) -> int:
-    """The report's index in an uninterrupted run (see `journal_callback`); in older journals its number."""
-    return int(entry.get("index", entry["report"]))
 
 
 def is_segment(name: str) -> bool:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from plugin_core.runs.attempts import Phase
 from plugin_core.specs.json_values import LATEST, MOST, is_count, is_number, is_time
+from plugin_core.storage.stored_files import index_of
 
 #: * queued: until the job runs and has its resources.
 #: * starting: until the loop runs, the first time.
@@ -146,14 +147,14 @@ class Ledger:
         return replace(self._spend("repeated" if self.now == LOOP else self.now, time), now=kind)
 
     def _reported(self, entry: Mapping[str, Any], time: float) -> Ledger:
-        index = int(entry.get("index", entry["report"]))
+        index = index_of(entry)
         kind: Kind = "useful" if index > self.index else "repeated"
         blocked = min(time, self.until + _seconds(entry.get("blocked_s")))
         return replace(self._spend("checkpointing", blocked)._spend(kind, time), now=LOOP, index=max(index, self.index))
 
     def _hung(self, entry: Mapping[str, Any], time: float) -> Ledger:
         since = time - _seconds(entry.get("quiet_s"))
-        return replace(self._failed(min(since, time), "hanging")._spend("hanging", time), now="recovering")
+        return self._failed(since, "hanging")._then("recovering", time)
 
     def _spend(self, kind: Kind, time: float) -> Ledger:
         took = time - self.until

@@ -6,6 +6,7 @@ has to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NotRequired, TypeVar
 
@@ -97,3 +98,8 @@ def _why(exc: ValidationError | RecursionError) -> str:
     place = ".".join(str(part)[:60] for part in error["loc"])
     text = error["msg"][:1].lower() + error["msg"][1:200]
     return f"{place}: {text}" if place else text
+
+
+def index_of(entry: Mapping[str, Any]) -> int:
+    """The report's index in an uninterrupted run (see `journal_callback`); in older journals its number."""
+    return int(entry.get("index", entry["report"]))

@@ -111,8 +111,8 @@ def phase_in_words(entry: dict[str, Any]) -> str:
         return _failure(entry, str(why))
     if phase == "validated":
         return _validation(entry)
-    if phase in ("warning", "hanging"):
-        return str(entry.get("warning", ""))
+    if "warning" in entry:
+        return str(entry["warning"])
     if "rows" in entry:
         return f"{phase}: {entry['rows']} rows so far"
     if "workers" in entry:

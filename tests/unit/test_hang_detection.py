@@ -119,9 +119,12 @@ class Played:
         patch.setattr(hang_callback, "of_workers", self.stacks)
         config = HangDetection(min_s=60.0, start_s=100.0, action=action)
         self.rundir = RunDir.at(str(folder / "run"))
-        self.callback = HangCallback(self.rundir, 1, config, self.notes.append)
+        self.callback = HangCallback(self.rundir, 1, config, self.warn)
         self.callback.after_worker_group_start(object())
         self.callback.after_worker_group_training_start(object())
+
+    def warn(self, sentence: str, **more: Any) -> None:
+        self.notes.append({"warning": sentence, **more})
 
     def stacks(self, *given: Any) -> dict[int, str]:
         self.asked += 1

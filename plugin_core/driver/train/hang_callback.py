@@ -23,14 +23,14 @@ AGAIN = 2.0
 
 
 class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
-    """`note` writes an entry to the journal. A hang is told once, and once more if it lasts: with `restart`, the odd rank
+    """`warn`: see `JournalCallback.warn`. A hang is told once, and once more if it lasts: with `restart`, the odd rank
     fails, and Ray Train restarts all from the checkpoint."""
 
-    def __init__(self, rundir: RunDir, attempt: int, config: HangDetection, note: Callable[[dict[str, Any]], None]):
+    def __init__(self, rundir: RunDir, attempt: int, config: HangDetection, warn: Callable[..., None]):
         self._rundir = rundir
         self._attempt = attempt
         self._config = config
-        self._note = note
+        self._warn = warn
         self._rhythm = Rhythm(config, time.monotonic())
         self._worker_group: Any = None
         self._told = 0
@@ -79,8 +79,7 @@ class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         except StorageError as exc:
             logger.warning("the stacks are not kept: %s", exc.message)
         logger.warning("the training hangs: %s", why)
-        entry: dict[str, Any] = {"phase": "hanging", "warning": f"the training hangs: {why}"}
-        if self._config.action == "restart":
-            entry["quiet_s"] = round(quiet_s, 1)
-        self._note(entry)
+        # the ledger counts that time as lost
+        ends = {"quiet_s": round(quiet_s, 1)} if self._config.action == "restart" else {}
+        self._warn(f"the training hangs: {why}", phase="hanging", **ends)
         return why, odd

@@ -82,13 +82,9 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         said = {"phase": "validated", "checkpoint": checkpoint, "index": index, "status": status, "metrics": metrics}
         self._append(said)
 
-    def warn(self, sentence: str) -> None:
-        """Keep a warning for the result."""
-        self._append({"phase": "warning", "warning": takeover.masked(sentence)})
-
-    def note(self, entry: dict[str, Any]) -> None:
-        """Write an entry of another callback."""
-        self._append({**entry, "warning": takeover.masked(str(entry["warning"]))} if "warning" in entry else entry)
+    def warn(self, sentence: str, phase: str = "warning", **more: float) -> None:
+        """Keep a warning for the result. `more`: other fields of its entry."""
+        self._append({"phase": phase, "warning": takeover.masked(sentence), **more})
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._index = self._start

@@ -91,7 +91,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
     # an actor's workers do not tell it of their uploads and of `progress()`
     if context.own_job and spec.hang_detection.action != "off":
-        callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.note))
+        callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.warn))
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()
