@@ -7,6 +7,7 @@ import pytest
 
 from devtools.chaos import Running, Trail, drivers, kill, spec_at
 from plugin_core import LocalCluster
+from plugin_core.runs.ledger import rounded
 from plugin_core.runs.ledgers import ledger_of
 
 
@@ -38,9 +39,11 @@ def test_the_ledger_of_a_run_with_kills_is_what_its_loop_saw(tmp_path: Path, tra
     # the loop's clock has no report's blocked time apart, and a failure's last step may or may not be seen as lost
     assert seconds["useful"] + seconds["checkpointing"] == pytest.approx(useful, abs=2.0)
     assert seconds["repeated"] + seconds["recovering"] + seconds["queued"] == pytest.approx(repeated + between, abs=4.0)
-    assert seconds["starting"] + seconds["queued"] <= entries[0]["time"] - ledger.began + 1.0
+    # a later attempt may queue too, behind what its dead predecessor held
+    assert seconds["starting"] <= entries[0]["time"] - ledger.began + 1.0
     assert 0 < seconds["checkpointing"] < useful
     assert ledger.workers == 2
     assert 0.05 < ledger.share_of("useful") < 0.95
-    assert set(result.ledger) == {kind for kind, took in ledger.seconds.items() if took >= 0.005}
+    # the result was written a moment before the attempt's end was
+    assert {**result.ledger, "idle": 0.0} == {**rounded(ledger), "idle": 0.0}
     assert any(text.startswith("trained: ") and "\neffective training time: " in text for text in running.texts("outcome"))
