@@ -135,7 +135,7 @@ SWITCHES: dict[str, list[Given]] = {
     "hang_detection.action": v.WORD,
     "hang_detection.start_s": v.SECONDS,
     "hang_detection.min_s": v.SECONDS,
-    "hang_detection.factor": v.SECONDS,
+    "hang_detection.factor": v.FACTOR,
     "run_config.failure_config.nccl_hang": v.CONFIG,
     "run_config.failure_config.nccl_hang.action": v.WORD,
     "run_config.failure_config.nccl_hang.confirm_duration_s": v.SECONDS,

@@ -77,7 +77,9 @@ def rundir_cases() -> Iterator[Case]:
                 yield _case(command, file, name, damage(data), _wrong(command, file))
         for command in COMMANDS:
             more = _whole({**data, "later": {"a": 1}})
-            yield _case(command, file, "an unknown field", more, None if command == "track" else False, UNKNOWN)
+            # this run's tracker and its cluster are gone, and it kept no log
+            wrong = None if command in ("track", "logs") else False
+            yield _case(command, file, "an unknown field", more, wrong, UNKNOWN)
         for field in data:
             for command in COMMANDS:
                 without = {name: value for name, value in data.items() if name != field}

@@ -94,6 +94,7 @@ NUMBER = [*NOTHING, *_NO_NUMBER, *_fine("any finite number", -3, 0.25)]
 SHARE = [*NOTHING, *_NO_NUMBER, *_wrong(none=0, all=1, more=1.5, negative=-0.1), *_fine("between 0 and 1", 0.1)]
 AMOUNT = [*NOTHING, *_NO_NUMBER, *_wrong(negative=-1, endless=1e300), *_fine("an amount of a resource", 0.5, 2)]
 SECONDS = [*NOTHING, *_NO_NUMBER, *_wrong(none=0, negative=-1, endless=1e300), *_fine("seconds", 1, 0.5)]
+FACTOR = [*NOTHING, *_NO_NUMBER, *_wrong(less=0.5, endless=1e300), *_fine("a factor from 1", 1, 2.5)]
 GRACE = [*NOTHING, *_NO_NUMBER, *_wrong(negative=-1, endless=1e300), *_fine("seconds, or none", 0, 2.5)]
 PROCESSES = [
     *NOTHING,
