@@ -19,6 +19,8 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     15: ("FencedError", "a later attempt owns the run"),
     17: ("StorageFullError", "no space is left on the storage"),
     18: ("LeaseHeldError", "another retraining of the same model is running"),
+    20: ("RestartError", "failure_policy ended the attempt for another one, and nobody follows the run; call it again"),
+    21: ("GaveUpError", "failure_policy gave the training up"),
     130: ("", "Ctrl-C; a run goes on, and the same command attaches to it again"),
 }
 

@@ -125,7 +125,7 @@ def run_attempt(
 
 def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
     message, details = map(takeover.masked, (error.message, error.details))
-    return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1))
+    return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1), error.cause)
 
 
 def _record(rundir: RunDir, attempt: int, end: AttemptEnd) -> None:

@@ -11,12 +11,16 @@
     ├── ClusterUnreachableError   the cluster does not answer; retryable
     ├── StorageError              the run directory cannot be read or written; retryable
     └── StepError                 raised after submission
-        ├── UserCodeError         the user's function raised; we never retry it
+        ├── UserCodeError         the user's function raised; retried only if `failure_policy` says so
+        │   └── NanLossError      a reported loss is not finite, and `failure_policy` watches it
         ├── InfrastructureError   a process, node or connection was lost; retryable
+        │   └── HangError         the training stood still
         ├── StorageFullError      no space left; the last complete checkpoint is kept
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` expired
         ├── StepCancelledError    the run was cancelled
         ├── LeaseHeldError        another retraining of the same model is running
+        ├── RestartError          `failure_policy` ended the attempt for the next one; retryable
+        ├── GaveUpError           `failure_policy` ended the training for good
         └── FencedError           a later attempt owns the run
 
 Each class defines whether the engine should retry (`retryable`), the exit code of the driver and the CLI (`exit_code`),
@@ -34,6 +38,8 @@ class RayTrainWorkflowsError(Exception):
     retryable: bool = False
     exit_code: int = 1
     outcome: str = "error"
+    #: what ended the attempt, as `failure_policy` names it (see `specs.failure_policy`); "" if that is unknown
+    cause: str = ""
 
     def __init__(self, message: str = "", details: str = ""):
         super().__init__(message)  # the message alone: OSError takes a second argument for the text of an errno
@@ -94,6 +100,7 @@ class StorageError(RayTrainWorkflowsError, OSError):
     retryable = True
     exit_code = 11
     outcome = "infrastructure"
+    cause = "storage"
 
 
 class StepError(RayTrainWorkflowsError, RuntimeError):
@@ -105,18 +112,29 @@ class StepError(RayTrainWorkflowsError, RuntimeError):
 class UserCodeError(StepError):
     exit_code = 10
     outcome = "user_error"
+    cause = "user_code"
+
+
+class NanLossError(UserCodeError):
+    cause = "nan_loss"
 
 
 class InfrastructureError(StepError):
     retryable = True
     exit_code = 11
     outcome = "infrastructure"
+    cause = "infrastructure"
+
+
+class HangError(InfrastructureError):
+    cause = "hang"
 
 
 class StorageFullError(StepError):
     retryable = True
     exit_code = 17
     outcome = "storage_full"
+    cause = "storage"
 
 
 class StepTimeoutError(StepError):
@@ -138,6 +156,17 @@ class LeaseHeldError(StepError):
 class FencedError(StepError):
     exit_code = 15
     outcome = "fenced"
+
+
+class RestartError(StepError):
+    retryable = True
+    exit_code = 20
+    outcome = "restart"
+
+
+class GaveUpError(StepError):
+    exit_code = 21
+    outcome = "gave_up"
 
 
 #: The driver found no receipt under its run URI: the orchestrator and the cluster do not share storage. With nowhere to
@@ -162,11 +191,15 @@ _BY_OUTCOME: dict[str, type[RayTrainWorkflowsError]] = {
         StepCancelledError,
         LeaseHeldError,
         FencedError,
+        RestartError,
+        GaveUpError,
     )
 }
 
 
-def from_outcome(outcome: str, message: str, details: str = "") -> RayTrainWorkflowsError:
+def from_outcome(outcome: str, message: str, details: str = "", cause: str = "") -> RayTrainWorkflowsError:
     """Rebuild the exception from the outcome that an attempt recorded."""
     cls = _BY_OUTCOME.get(outcome, SpecError if outcome in (SpecError.outcome, REFUSED) else StepError)
-    return cls(plain(message), plain(details))
+    error = cls(plain(message), plain(details))
+    error.cause = plain(cause) or cls.cause
+    return error

@@ -73,6 +73,8 @@ _LOST_NUMBERS = {
 }
 #: Transient service errors, by HTTP status or by the service's error code.
 _BUSY_STATUS, _BUSY_CODES = 429, {"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout", "InternalError"}
+#: What drivers and libraries say of a broken GPU: no mistake of the code, and a restart may find a better one.
+_BROKEN = re.compile(r"uncorrectable (NVLink|ECC) error|has fallen off the bus|\bGPU is lost\b")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
 
@@ -126,6 +128,10 @@ class _CreationError(Exception):
         self.package = package.partition(".")[0]
 
 
+def is_broken_hardware(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and bool(_BROKEN.search(str(error)))
+
+
 def _is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and (error.errno in (errno.ENOSPC, errno.EDQUOT) or bool(_FULL.search(str(error))))
 
@@ -173,6 +179,8 @@ def _tells_of_a_loss(error: BaseException) -> bool:
         return _os_error_is_loss(error, kind, said)
     packages = {package for package, _ in names} - {"builtins"}
     plain = issubclass(kind, RuntimeError)
+    if plain and _BROKEN.search(said):
+        return True
     if any(re.search(_SAYS[package], said) for package in (*packages, *([""] if plain else [])) if package in _SAYS):
         return True
     return plain and bool(_STRERROR.search(said)) and _raised_in_a_library(error)

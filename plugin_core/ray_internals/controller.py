@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from ray.train.v2._internal.execution.callback import ControllerCallback as ControllerCallback
@@ -14,10 +15,24 @@ def state_name(state: Any) -> str:
     return str(state._state_type.state_name).lower()
 
 
-def worker_processes(worker_group: Any) -> dict[int, tuple[int, str]]:
-    """Each worker's process id and host name, by its rank."""
+@dataclass(frozen=True)
+class Process:
+    """A worker's process. `node`: the id of its node in Ray."""
+
+    pid: int
+    host: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}, {self.host}"
+
+
+def worker_processes(worker_group: Any) -> dict[int, Process]:
+    """Each worker's process, by its rank."""
     return {
-        worker.distributed_context.world_rank: (worker.metadata.pid, worker.metadata.hostname)
+        worker.distributed_context.world_rank: Process(
+            worker.metadata.pid, worker.metadata.hostname, worker.metadata.node_id
+        )
         for worker in worker_group.get_workers()
     }
 

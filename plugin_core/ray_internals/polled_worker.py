@@ -35,11 +35,13 @@ def ask_s(workers: int) -> float:
 class Status(WorkerStatus):
     """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`. `blocked_s`:
     seconds that reports with a checkpoint blocked its loop, since the last answer. `moves`: whether its loop told of
-    progress since then, or uploads a checkpoint."""
+    progress since then, or uploads a checkpoint. `oom_kills`: how many processes the kernel had killed for memory around it
+    when it began (see `oom.kills`)."""
 
     questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     blocked_s: float = 0.0
     moves: bool = False
+    oom_kills: int | None = None
 
 
 class Controller:
@@ -56,6 +58,7 @@ class Controller:
         self.is_asking = False
         self._blocked_s = 0.0
         self._moved, self._uploads = False, 0
+        self.oom_kills: int | None = None
 
     # ---- for the train function's threads
 
@@ -178,6 +181,7 @@ class RayTrainWorker(_RayTrainWorker):
             questions=self._controller.questions(),
             blocked_s=self._controller.blocked_s(),
             moves=self._controller.moves(),
+            oom_kills=self._controller.oom_kills,
         )
 
     def _has_news(self) -> bool:
@@ -196,6 +200,13 @@ def was_blocked(context: Any, seconds: float) -> None:
     `worker.worker_context`."""
     if isinstance(context.controller_actor, Controller):
         context.controller_actor.was_blocked(seconds)
+
+
+def began_with(context: Any, oom_kills: int | None) -> None:
+    """Tell the controller, if it is in the driver, how many processes the kernel had killed for memory when this worker
+    began. `context`: see `worker.worker_context`."""
+    if isinstance(context.controller_actor, Controller):
+        context.controller_actor.oom_kills = oom_kills
 
 
 def made_progress() -> None:

@@ -57,12 +57,14 @@ class Receipt:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` is the full traceback."""
+    """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` is the full traceback; `cause`:
+    see `specs.failure_policy`, "" if it is not known."""
 
     outcome: str
     message: str = ""
     details: str = ""
     elapsed_s: float = 0.0
+    cause: str = ""
 
 
 @dataclass(frozen=True)

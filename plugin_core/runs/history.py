@@ -8,6 +8,7 @@ from typing import Any
 
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.runs.recovery import Recovery
 from plugin_core.specs.json_values import is_number
 
 #: A table or plot of more reports than this is sampled at a fixed stride, plus the last.
@@ -60,6 +61,7 @@ class History:
     warnings: list[str] = field(default_factory=list)
     #: checkpoints whose report has no score, but whose validation may
     _unscored: set[str] = field(default_factory=set)
+    recovery: Recovery = field(default_factory=Recovery)
 
     @classmethod
     def of(cls, entries: Iterable[dict[str, Any]], there: Iterable[str] = (), score: str | None = None) -> History:
@@ -77,6 +79,8 @@ class History:
         """Take in the next entry of the journal."""
         if "report" in entry:
             self._add_report(entry)
+        elif "cause" in entry:
+            self._add_failure(entry)
         elif entry.get("phase") == "validated":
             self._add_validation(entry)
         elif "warning" in entry and len(self.warnings) < WARNINGS and entry["warning"] not in self.warnings:
@@ -112,6 +116,13 @@ class History:
             self.names.update(metrics)
         if name in self.there:
             self.checkpoints[name] = entry
+
+    def _add_failure(self, entry: dict[str, Any]) -> None:
+        """Checkpoints that the failure's rule dropped no longer count, although they are still there."""
+        self.recovery.add(entry)
+        self.there -= self.recovery.dropped
+        for name in self.recovery.dropped:
+            self.checkpoints.pop(name, None)
 
     def _add_validation(self, entry: dict[str, Any]) -> None:
         name, metrics = entry["checkpoint"], entry["metrics"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from plugin_core.errors import TERMINATED, RayTrainWorkflowsError, from_outcome
+from plugin_core.errors import TERMINATED, RayTrainWorkflowsError, RestartError, from_outcome
 from plugin_core.runs.attempts import FOLDER, Attempts, file_name
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.history import COUNTERS
@@ -99,13 +99,13 @@ def failure(rundir: RunDir) -> RayTrainWorkflowsError | None:
     end = rundir.end(attempts.latest)
     outcome = _outcome(attempts, end)
     if end is not None and outcome:
-        return from_outcome(outcome, end.message or f"the run ended: {outcome}", end.details)
+        return from_outcome(outcome, end.message or f"the run ended: {outcome}", end.details, end.cause)
     return from_outcome("cancelled", "the run was cancelled") if overview(rundir).state == "cancelled" else None
 
 
 def _outcome(attempts: Attempts, end: AttemptEnd | None) -> str:
     """How the last attempt failed; "" if it did not."""
-    if end is None or end.outcome == "succeeded":
+    if end is None or end.outcome in ("succeeded", RestartError.outcome):  # the next attempt is to follow
         return ""
     if end.outcome == TERMINATED:
         return "cancelled" if attempts.latest <= attempts.intent.cancel_through else "infrastructure"

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework, ScalingConfig
+from plugin_core.specs.failure_policy import FailurePolicy, check_policy
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.function_field import Function, Functions
@@ -82,6 +83,9 @@ class TrainSpec(StepSpec):
         None, description="with `params`: functions that return a callback of XGBoost or LightGBM, in each worker"
     )
     hang_detection: HangDetection = Field(HangDetection(), description="what happens when the training stands still")
+    failure_policy: FailurePolicy | None = Field(
+        None, description="what follows a failure, by its cause; a cause without a rule is treated as without a policy"
+    )
     validation: ValidationConfig | None = Field(
         None, description="how checkpoints are validated that the loop reports with `validation=True`"
     )
@@ -179,6 +183,9 @@ def check(spec: TrainSpec) -> None:
         raise ValueError("framework_callbacks: got it without params; expected the train loop to pass its own callbacks")
     if spec.deepspeed_config is not None:
         _check_deepspeed(spec, spec.deepspeed_config)
+    if spec.failure_policy is not None:
+        kept = spec.run_config.checkpoint_config.num_to_keep
+        check_policy(spec.failure_policy, spec.train_loop_config, declared and spec.train_loop_per_worker is None, kept)
 
 
 def _check_declared(spec: TrainSpec) -> None:

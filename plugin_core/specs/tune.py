@@ -110,6 +110,15 @@ class TuneSpec(StepSpec):
         return self
 
     @model_validator(mode="after")
+    def _policy(self) -> Self:
+        if self.train.failure_policy is not None:
+            try:
+                self.train.failure_policy.check_trials()
+            except SpecError as exc:
+                raise ValueError(f"train.{exc.message}") from None
+        return self
+
+    @model_validator(mode="after")
     def _samples_nothing(self) -> Self:
         if self.resume_from is None or self.resume_from.trials == "none":
             return self
@@ -152,7 +161,10 @@ class TuneSpec(StepSpec):
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with a trial's values from the space. Raises SpecError if that is invalid."""
-        return TrainSpec(**search_space.merged(self.train.model_dump(), chosen, self._whole_space))
+        spec = TrainSpec(**search_space.merged(self.train.model_dump(), chosen, self._whole_space))
+        if spec.failure_policy is not None:
+            spec.failure_policy.check_trials()
+        return spec
 
     @property
     def _mutations(self) -> tuple[str, dict[str, Any]]:

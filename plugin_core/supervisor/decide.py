@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from plugin_core.errors import EXIT_NOT_HANDED_OVER, EXIT_NOT_SHARED, TERMINATED, SpecError
+from plugin_core.errors import EXIT_NOT_HANDED_OVER, EXIT_NOT_SHARED, TERMINATED, GaveUpError, RestartError, SpecError
 from plugin_core.runs.directory import AttemptEnd
+from plugin_core.specs.failure_policy import FailurePolicy
 
 
 class Job(Enum):
@@ -39,6 +40,9 @@ TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
 #: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
+#: The cause of an attempt's end that nobody could record.
+LOST = "infrastructure"
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -48,7 +52,7 @@ class Observed:
     cancelled while this call followed it. `attempt_unwanted`: this attempt was cancelled, by this call or an earlier one.
     `superseded`: another call started the attempt after the cancel. `driver_ended`: its driver's process is known to have
     ended. `actors_alive`: the job has ended but some of its actors are alive. `job_message`: Ray's message about the job,
-    or why Ray could not be queried.
+    or why Ray could not be queried. `restarts`: how many attempts of this call ended because the `policy` restarts them.
     """
 
     has_result: bool = False
@@ -66,7 +70,9 @@ class Observed:
     attempt_unwanted: bool = False
     superseded: bool = False
     attempts_of_this_call: int = 0
+    restarts: int = 0
     max_attempts: int = 3
+    policy: FailurePolicy | None = None
     overdue: str = ""
     gave_up_on_cluster: bool = False
 
@@ -88,6 +94,7 @@ class Action:
     why: str
     outcome: str = ""
     details: str = ""
+    cause: str = ""
 
 
 def decide(seen: Observed) -> Action:
@@ -153,15 +160,17 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")
         return Action(Do.SUBMIT_NEXT, f"the attempt of an earlier call ended ({end.outcome}); continuing the run")
-    if end.outcome == TERMINATED and seen.overdue:
+    if end.outcome in (TERMINATED, RestartError.outcome) and seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
+    if end.outcome == RestartError.outcome:
+        return Action(Do.SUBMIT_NEXT, end.message)
     if end.outcome == TERMINATED and seen.job is Job.STOPPED:
         return Action(Do.FAIL, "the job was stopped from outside", "cancelled")
     if end.outcome in ("infrastructure", TERMINATED):
-        return _lost(seen, end.message, end.details)
+        return _lost(seen, end.message, end.details, end.cause or LOST)
     if end.outcome == "succeeded":
         return _lost(seen, "it succeeded, but its result is gone from storage")
-    return Action(Do.FAIL, end.message, end.outcome, end.details)
+    return Action(Do.FAIL, end.message, end.outcome, end.details, end.cause)
 
 
 def _terminal_without_end(seen: Observed) -> Action:
@@ -208,10 +217,19 @@ def _out_of_sight(seen: Observed) -> Action:
     return _lost(seen, why)
 
 
-def _lost(seen: Observed, why: str, details: str = "") -> Action:
+def _lost(seen: Observed, why: str, details: str = "", cause: str = LOST) -> Action:
+    """The attempt was lost. `cause`: as `failure_policy` names it."""
     if seen.overdue:
         return Action(Do.FAIL, seen.overdue, "timeout")
-    if seen.attempts_of_this_call < seen.max_attempts:
+    lost = seen.attempts_of_this_call - seen.restarts
+    rule = seen.policy.rule(cause) if seen.policy is not None else None
+    if rule is None:
+        if lost < seen.max_attempts:
+            return Action(Do.SUBMIT_NEXT, f"attempt {seen.attempt} was lost: {why}")
+        spent = f"after {lost} attempts (limits.max_attempts): {why}"
+        return Action(Do.FAIL, spent, "infrastructure", details, cause)
+    if rule.action == "restart" and (rule.at_most < 0 or lost <= rule.at_most):
         return Action(Do.SUBMIT_NEXT, f"attempt {seen.attempt} was lost: {why}")
-    spent = f"after {seen.attempts_of_this_call} attempts (limits.max_attempts): {why}"
-    return Action(Do.FAIL, spent, "infrastructure", details)
+    says = "says to give up" if rule.action == "give_up" else f"allows {rule.at_most} restarts"
+    gave_up = f"attempt {seen.attempt} was lost, and failure_policy.{cause} {says}: {why}"
+    return Action(Do.FAIL, gave_up, GaveUpError.outcome, details, cause)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError
+from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, RestartError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.results import StepResult
@@ -36,14 +36,11 @@ def execute(spec: StepSpec) -> StepResult:
     stored = rundir.result()
     if stored is not None:
         return stored
-    attempt = rundir.latest() + 1
-    if rundir.claim(attempt, "in-process", "in-process") is None:
-        raise InfrastructureError(f"another process is running {rundir.uri}")
     started_here = not ray.is_initialized()
     patient_before = be_patient()
 
     def connect(runtime_env: dict[str, Any]) -> None:
-        if started_here:
+        if started_here and not ray.is_initialized():
             ray.init(address="local", runtime_env=runtime_env or None)
 
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
@@ -51,8 +48,18 @@ def execute(spec: StepSpec) -> StepResult:
 
         _thread.interrupt_main()
 
+    def attempt() -> StepResult:
+        number = rundir.latest() + 1
+        if rundir.claim(number, "in-process", "in-process") is None:
+            raise InfrastructureError(f"another process is running {rundir.uri}")
+        return run_attempt(rundir, number, connect, stop)
+
     try:
-        return run_attempt(rundir, attempt, connect, stop)
+        while True:
+            try:
+                return attempt()
+            except RestartError as exc:
+                logger.warning("%s", exc.message)
     finally:
         be_patient(patient_before)
         if started_here:

@@ -9,9 +9,11 @@ from typing import Any
 
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.jobs_api import JobInfo, JobsClient
-from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, StorageError
+from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, RestartError, StorageError
+from plugin_core.runs.attempts import Attempts
 from plugin_core.runs.directory import AttemptEnd, Intent, Phase, Receipt, RunDir
 from plugin_core.specs import Limits
+from plugin_core.specs.failure_policy import FailurePolicy, policy_of
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import LIVE, TERMINAL, Job, Observed
@@ -38,6 +40,7 @@ class _Stored:
     beat: Any = None
     links: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
+    restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class Observer:
         self.attempt = since_attempt or 0
         self.giving_up = False
         self.limits: Limits | None = None
+        self._policy: FailurePolicy | None = None
         self.client: JobsClient | None = None
         self._threads = Threads.of(rundir.uri)
         self._old_intent = Intent()
@@ -140,14 +144,17 @@ class Observer:
             attempt_unwanted=0 < attempt <= stored.intent.cancel_through,
             superseded=superseded,
             attempts_of_this_call=max(0, attempt - since),
+            restarts=stored.restarts,
             max_attempts=limits.max_attempts,
+            policy=self._policy,
             overdue=self._overdue(limits, now, job),
             gave_up_on_cluster=gave_up,
         )
         return Look(seen, receipt, job, stored.links, stored.phases)
 
     async def _begin(self) -> Limits:
-        self.limits = (await self._threads(self.rundir.read_spec)).limits
+        spec = await self._threads(self.rundir.read_spec)
+        self.limits, self._policy = spec.limits, policy_of(spec)
         self._old_intent = await self._threads(self.rundir.old_intent)
         attempts = await self._threads(self.rundir.attempts)
         intent = attempts.intent | self._old_intent
@@ -185,7 +192,18 @@ class Observer:
             beat=(last, beat),
             links=self._once(rundir.links, last, attempts.of(last, "links")) or {},
             phases=self._once(rundir.phases, last, attempts.of(last, "phases")) or [],
+            restarts=self._restarts(attempts, last),
         )
+
+    def _restarts(self, attempts: Attempts, last: int) -> int:
+        """How many attempts of this call ended because the failure policy restarts them; they do not count as lost."""
+        if self._policy is None:
+            return 0
+        ends = [
+            self._once(self.rundir.end, attempt, attempts.of(attempt, "end"))
+            for attempt in range((self.since_attempt or 0) + 1, last)
+        ]
+        return sum(end is not None and end.outcome == RestartError.outcome for end in ends)
 
     def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:
         """Read an attempt's file once per version; None if it does not exist."""

@@ -130,7 +130,10 @@ def _validation(entry: dict[str, Any]) -> str:
 
 
 def _failure(entry: dict[str, Any], why: str) -> str:
-    if "failure" not in entry:
+    # a policy names the cause by itself
+    if (cause := entry.get("cause", "user_code")) != "user_code" and "failure_policy" not in why:
+        why = f"{why} (cause: {cause})"
+    if "failure" not in entry or entry["phase"] == "failed":
         return why
     most = entry.get("most", -1)
     count = f"failure {entry['failure']}" + (f" of {most}" if most >= 0 else "")

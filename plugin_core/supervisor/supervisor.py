@@ -197,7 +197,7 @@ class Supervisor:
                 if not seen.superseded:
                     await release(self.cluster, False, self._tell)
                 tell_failure(self.rundir, action.outcome, self._tell)
-                raise from_outcome(action.outcome, action.why, action.details)
+                raise from_outcome(action.outcome, action.why, action.details, action.cause)
             case Do.SUBMIT_NEXT:
                 if seen.ours and seen.attempt_unwanted and self._wanted is not None and not await self._wanted():
                     return None  # the engine is about to end this call

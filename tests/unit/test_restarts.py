@@ -12,14 +12,17 @@ from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 from plugin_core.driver import takeover
 from plugin_core.driver.train import restarts
 from plugin_core.driver.train.journal_callback import JournalCallback
+from plugin_core.driver.train.judge import Judge
 from plugin_core.driver.train.snapshot import Standing
 from plugin_core.errors import InfrastructureError, StepTimeoutError
+from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader
 from plugin_core.supervisor.story import phase_in_words
 
-WORKERS = {0: "pid 7, vm", 1: "pid 8, vm"}
+WORKERS = {rank: Process(7 + rank, "vm", "node") for rank in range(2)}
 KILLED = "was killed (SIGKILL, or out of memory) or crashed"
+LOST = f"{KILLED} (cause: worker_lost)"
 MINE = ValueError("the data is bad")
 PEER = RuntimeError("[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1: Connection reset by peer")
 
@@ -41,13 +44,13 @@ def dead(text: str = "") -> Exception:
      "worker 0: the storage is full (OSError: [Errno 28] No space left on device); the last complete checkpoint is kept"),
 ])  # fmt: skip
 def test_the_cause_is_said_in_a_line(failures: dict[int, Any], expected: str) -> None:
-    assert restarts.why(WorkerGroupError("failed", failures), WORKERS) == expected
+    assert restarts.diagnose(WorkerGroupError("failed", failures), WORKERS).why == expected
 
 
 def test_our_own_errors_say_what_they_say() -> None:
-    assert restarts.why(ControllerError(StepTimeoutError("no resources")), {}) == "no resources"
+    assert restarts.diagnose(ControllerError(StepTimeoutError("no resources")), {}).why == "no resources"
     lost = ControllerError(InfrastructureError("no workers"))
-    assert restarts.why(lost, {}) == "no workers"
+    assert restarts.diagnose(lost, {}).why == "no workers"
 
 
 class Controller:
@@ -56,7 +59,8 @@ class Controller:
     def __init__(self, tmp_path: Path, standing: Standing | None = None, max_failures: int = 3):
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.rundir.claim(1, "address", "incarnation")
-        self.callback = JournalCallback(self.rundir.uri, 1, standing or Standing(), max_failures=max_failures)
+        judge = Judge(max_failures)
+        self.callback = JournalCallback(self.rundir.uri, 1, standing or Standing(), judge=judge)
         self._state = self._of("initializing")
 
     @staticmethod
@@ -72,7 +76,8 @@ class Controller:
         self.callback.before_worker_group_start(None)
         workers = [
             SimpleNamespace(
-                distributed_context=SimpleNamespace(world_rank=rank), metadata=SimpleNamespace(pid=7 + rank, hostname="vm")
+                distributed_context=SimpleNamespace(world_rank=rank),
+                metadata=SimpleNamespace(pid=7 + rank, hostname="vm", node_id="node"),
             )
             for rank in range(2)
         ]
@@ -99,14 +104,14 @@ def test_a_killed_worker_is_told_with_its_number_and_what_the_others_resume_from
     controller.enter("restarting", WorkerGroupError("failed", {0: dead()}))
     assert controller.told() == [
         "2 workers started",
-        f"worker rank 1 (pid 8, vm) {KILLED}; failure 1 of 3; starting over, as there is no checkpoint yet",
+        f"worker rank 1 (pid 8, vm) {LOST}; failure 1 of 3; starting over, as there is no checkpoint yet",
         "2 workers started",
-        f"worker rank 0 (pid 7, vm) {KILLED}; failure 2 of 3; resuming from checkpoint_a001_000001, step 160",
+        f"worker rank 0 (pid 7, vm) {LOST}; failure 2 of 3; resuming from checkpoint_a001_000001, step 160",
     ]
 
 
 def test_an_attempt_that_resumes_knows_its_checkpoint_before_its_first_report(tmp_path: Path) -> None:
-    controller = Controller(tmp_path, Standing(4, 4, checkpoint="checkpoint_a001_000004"), max_failures=-1)
+    controller = Controller(tmp_path, Standing(4, 4, checkpoints=("checkpoint_a001_000004",)), max_failures=-1)
     controller.enter("restarting", WorkerGroupError("failed", {1: dead()}))
     assert controller.told()[0].endswith("; failure 1; resuming from checkpoint_a001_000004")
 
@@ -122,7 +127,7 @@ def test_a_users_exception_is_told_once_and_not_as_a_restart(tmp_path: Path) -> 
 def test_the_last_failure_is_no_restart_either(tmp_path: Path) -> None:
     controller = Controller(tmp_path, max_failures=0)
     controller.enter("errored", WorkerGroupError("failed", {1: dead()}))
-    assert controller.told() == [f"worker rank 1 {KILLED}"]
+    assert controller.told() == [f"worker rank 1 {LOST}"]
 
 
 def test_what_was_handed_over_is_masked_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from plugin_core.clusters import env_files
 from plugin_core.driver.resources import no_resources
-from plugin_core.errors import FencedError, InfrastructureError, StorageError
-from plugin_core.errors.classify import classify
+from plugin_core.driver.train.judge import Judge
+from plugin_core.errors import FencedError, StorageError
 from plugin_core.ray_internals.controller import ControllerCallback, WorkerGroupCallback, state_name
 from plugin_core.ray_internals.train_errors import UserExceptionWithTraceback
 from plugin_core.runs import timings
@@ -32,7 +32,16 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
     `watches_fence`: whether the controller has a process of its own, which must stop by itself while its driver is frozen.
     """
 
-    def __init__(self, run_uri: str, attempt: int, scheduling_timeout_s: float | None, *, watches_fence: bool = True):
+    def __init__(
+        self,
+        run_uri: str,
+        attempt: int,
+        scheduling_timeout_s: float | None,
+        judge: Judge,
+        *,
+        watches_fence: bool = True,
+    ):
+        self._judge = judge
         self._watches_fence = watches_fence
         self._run_uri = run_uri
         self._attempt = attempt
@@ -72,6 +81,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """If there are only user exceptions, poll on for a while: the loss of a peer shows late, and takes precedence."""
         statuses = worker_group_status.worker_statuses
+        self._judge.note_kills(statuses)
         if self._polling_again or self._worker_group is None or not worker_group_status.errors:
             return
         deadline = time.monotonic() + GRACE_S
@@ -95,9 +105,9 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
         state = state_name(current_state)
         if state == "restarting":
-            error = classify(current_state.training_failed_error)
-            if not isinstance(error, InfrastructureError):
-                raise error
+            verdict = self._judge.verdict(current_state.training_failed_error)
+            if verdict.error is not None:
+                raise verdict.error
         self._watch_scheduling(state, current_state)
 
     # ---- resources

@@ -9,7 +9,7 @@ from typing import Any
 
 from plugin_core.driver.train.rhythm import Rhythm
 from plugin_core.driver.train.stacks import ALL_S, dump, odd_ranks
-from plugin_core.errors import InfrastructureError, StorageError
+from plugin_core.errors import HangError, StorageError
 from plugin_core.ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback
 from plugin_core.ray_internals.stacks import of_workers
 from plugin_core.runs.directory import RunDir
@@ -65,7 +65,7 @@ class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         why, odd = self._tell(quiet_s)
         if self._config.action == "restart":
             for rank in odd or [min(statuses)]:
-                statuses[rank].error = InfrastructureError(f"hang: {why}")
+                statuses[rank].error = HangError(f"hang: {why}")
 
     def _tell(self, quiet_s: float) -> tuple[str, list[int]]:
         stacks = of_workers(self._worker_group, dump, ALL_S)

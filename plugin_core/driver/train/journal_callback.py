@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plugin_core.driver import takeover
-from plugin_core.driver.train import restarts
+from plugin_core.driver.train.judge import Judge
 from plugin_core.driver.train.snapshot import Standing
 from plugin_core.ray_internals import validations
 from plugin_core.ray_internals.controller import (
@@ -41,7 +41,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
 
     `blocked_s` of an entry: seconds that the reports before it blocked rank 0's loop with their checkpoints.
 
-    The entry of a restart says why, and what the workers resume from; that of a failure says why. A report whose checkpoint
+    The entry of a restart says why, and what the workers resume from; that of a failure says why; both have the cause and
+    what the `judge` decided. A report whose checkpoint
     is to be validated says so, and an entry says how that ended.
     """
 
@@ -52,7 +53,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         standing: Standing,
         then: Callable[[dict[str, Any]], None] | None = None,
         all_ranks: bool = False,
-        max_failures: int = 0,
+        judge: Judge | None = None,
     ):
         self._run_uri = run_uri
         self._attempt = attempt
@@ -66,11 +67,11 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         #: the run's before the first entry, if the journal is to have it
         self.ledger: Ledger | None = None
         self._worker_group: Any = None
-        self._max_failures = max_failures
-        self._failures = 0
+        self._judge = judge or Judge()
+        self._judge.checkpoints.extend(standing.checkpoints)
         self._failed = False
-        self._resumes = standing.checkpoint
-        self._workers: dict[int, str] = {}
+        #: the counters of the latest checkpoint
+        self._counters = ""
         #: the index of each checkpoint whose validation has not ended
         self._validating = dict(standing.validating)
 
@@ -101,8 +102,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     def after_worker_group_start(self, worker_group: Any) -> None:
         self._worker_group = worker_group
         found = worker_processes(worker_group)
-        self._workers = {rank: f"pid {pid}, {host}" for rank, (pid, host) in found.items()}
-        hosts = len({host for _, host in found.values()})
+        self._judge.begin(found)
+        hosts = len({process.host for process in found.values()})
         self._append({"phase": "running", "workers": len(found), "hosts": hosts})
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
@@ -112,7 +113,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         name = posixpath.basename(checkpoint.path) if checkpoint else None
         if name is not None:
             self._start = self._index
-            self._resumes = name + _counters(metrics[0] if metrics else {})
+            self._judge.checkpoints.append(name)
+            self._counters = _counters(metrics[0] if metrics else {})
         entry = {
             "report": self._reports,
             "index": self._index,
@@ -143,17 +145,18 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         except Exception:
             logger.exception("the journal does not say why: %s", now)
         self._append(entry)
+        if self._failed and self._writer is not None:
+            self._writer.flush()  # the next attempt goes by it
 
     def _why(self, state: str, error: BaseException) -> dict[str, Any]:
         """What the entry says of an error: of one that ends the training once, in whichever state it shows first."""
-        why = takeover.masked(restarts.why(error, self._workers))
-        counts = restarts.counts(error)
-        self._failures += counts
-        if state == "errored" or not restarts.is_restart(error):
+        verdict = self._judge.verdict(error, final=state == "errored")
+        entry = {**verdict.entry, "why": takeover.masked(verdict.why)}
+        if verdict.error is not None:
             self._failed = True
-            return {"phase": "failed", "why": why}
-        numbers = {"failure": self._failures, "most": self._max_failures} if counts else {}
-        return {"why": why, "from": takeover.masked(self._resumes), **numbers}
+            return {**entry, "phase": "failed"}
+        latest = bool(self._judge.checkpoints) and verdict.resumes == self._judge.checkpoints[-1]
+        return {**entry, "from": takeover.masked(verdict.resumes + (self._counters if latest else ""))}
 
     def after_controller_finish(self, result: Any) -> None:
         if self._writer is not None:

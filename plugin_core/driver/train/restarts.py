@@ -1,28 +1,38 @@
-"""Says why the workers of a training restart, or why it failed: one line, for the journal."""
+"""Says what ended a worker group: its cause, and why in one line, for the journal."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from plugin_core.errors import InfrastructureError, UserCodeError
+from plugin_core.driver.train.oom import OomWatch
+from plugin_core.errors import UserCodeError
+from plugin_core.errors.causes import cause_of, loss
 from plugin_core.errors.classify import classify, is_infrastructure, one_line, unwrapped
+from plugin_core.ray_internals.controller import Process
 
-#: What Ray says of a process that is gone → what became of it. Ray does not know which signal ended it.
-_DEATHS = (
-    (re.compile(r"running low on memory|OutOfMemoryError"), "was killed: its node was low on memory"),
-    (re.compile(r"node has died|node died|node was dead"), "was lost: its node died"),
-    (re.compile(r"preempt", re.IGNORECASE), "was lost: its node was taken away"),
-    (
-        re.compile(r"connection error code 2|unexpected system error|The actor died unexpectedly"),
-        "was killed (SIGKILL, or out of memory) or crashed",
-    ),
-)
+#: The cause of a process's end → what became of it.
+_BECAME = {
+    "host_oom": "was killed: its node was low on memory",
+    "node_lost": "was lost: its node died",
+    "preempted": "was lost: its node was taken away",
+    "worker_lost": "was killed (SIGKILL, or out of memory) or crashed",
+}
+#: The same, once the kernel has been asked.
+_BY_KERNEL = {
+    True: "was killed by the kernel, as memory ran out",
+    False: "was killed (SIGKILL) or crashed; the kernel killed nothing for memory",
+    None: _BECAME["worker_lost"],
+}
 
 
-def is_restart(error: BaseException) -> bool:
-    """Whether Ray may start the workers again; anything else ends the training (see `guard_callback`)."""
-    return isinstance(classify(error), InfrastructureError)
+@dataclass(frozen=True)
+class Failure:
+    """`node`: the id in Ray of the node of the rank that failed; "" if no rank is to blame."""
+
+    cause: str
+    why: str
+    node: str = ""
 
 
 def counts(error: BaseException) -> bool:
@@ -35,35 +45,34 @@ def counts(error: BaseException) -> bool:
     return not any(getattr(cause, "preempted", False) for cause in causes)
 
 
-def why(error: BaseException, workers: Mapping[int, str]) -> str:
-    """`workers`: rank → the worker's process and host."""
-    found = unwrapped(error)
-    lost = {rank: cause for rank, cause in found.items() if is_infrastructure(cause)}
-    if not lost or not is_restart(error):
-        return _failure(error, found)
-    rank, cause = next(iter(lost.items()))
-    if rank is None:
-        return f"the workers could not start or were lost: {one_line(cause)}"
-    # a peer of a lost worker says no more than that a connection broke
-    dead = {other: became for other in lost if (became := _death(str(lost[other])))}
-    if not dead:
-        return f"worker rank {rank}{_process(rank, workers)} lost a connection: {one_line(cause)}"
-    rank, became = next(iter(dead.items()))
-    more = f"; so were {len(dead) - 1} more" if len(dead) > 1 else ""
-    return f"worker rank {rank}{_process(rank, workers)} {became}{more}"
-
-
-def _failure(error: BaseException, found: Mapping[int | None, BaseException]) -> str:
+def diagnose(error: BaseException, workers: Mapping[int, Process], oom: OomWatch | None = None) -> Failure:
+    """`workers`: the processes of the worker group, by rank. `oom`: knows whether the kernel killed for memory."""
+    (cause, blamed), found = cause_of(error), unwrapped(error)
+    lost = {rank: each for rank, each in found.items() if is_infrastructure(each)}
+    rank = blamed if blamed is not None else next(iter(lost or found))
+    who, node = f"worker rank {rank}", ""
+    if rank in workers:
+        who, node = f"{who} ({workers[rank]})", workers[rank].node
+    if cause in _BECAME:
+        return _process_gone(cause, who, node, sum(bool(loss(each)) for each in lost.values()), oom)
+    if cause == "bad_node":
+        return Failure(cause, f"{who} met a hardware error: {one_line(found[rank])}", node)
     ours = classify(error)
-    if not isinstance(ours, UserCodeError) or ours in found.values():
-        return ours.message
-    rank, cause = next(iter(found.items()))
-    return f"the train function raised {one_line(cause)}" + (f" (rank {rank})" if rank is not None else "")
+    if cause == "gpu_oom" or (isinstance(ours, UserCodeError) and ours not in found.values()):
+        of_rank = f" (rank {rank})" if rank is not None else ""
+        return Failure(cause, f"the train function raised {one_line(found[rank])}{of_rank}", node)
+    if cause != "infrastructure" or not lost:
+        return Failure(cause, ours.message, node if cause == "hang" else "")
+    if rank is None:
+        return Failure(cause, f"the workers could not start or were lost: {one_line(found[rank])}")
+    # the rank that says so need not be the one that broke the connection
+    return Failure(cause, f"{who} lost a connection: {one_line(found[rank])}")
 
 
-def _death(said: str) -> str:
-    return next((became for pattern, became in _DEATHS if pattern.search(said)), "")
-
-
-def _process(rank: int, workers: Mapping[int, str]) -> str:
-    return f" ({workers[rank]})" if rank in workers else ""
+def _process_gone(cause: str, who: str, node: str, gone: int, oom: OomWatch | None) -> Failure:
+    """`gone`: how many processes are."""
+    became = _BECAME[cause]
+    if cause == "worker_lost" and oom is not None and node:
+        killed = oom.killed_on(node)
+        cause, became = "host_oom" if killed else cause, _BY_KERNEL[killed]
+    return Failure(cause, f"{who} {became}" + (f"; so were {gone - 1} more" if gone > 1 else ""), node)

@@ -29,13 +29,13 @@ from plugin_core.storage.threads import parallel
 @dataclass(frozen=True)
 class Standing:
     """A run's state before an attempt: the number of `reports` so far, the `index` (from 1; see `journal_callback`) of the
-    report whose `checkpoint` it resumes from, the journal entries `lost` in a kill, and the index of each checkpoint whose
-    validation has not ended."""
+    report whose checkpoint it resumes from, the journal entries `lost` in a kill, the index of each checkpoint whose
+    validation has not ended, and its `checkpoints`, the newest last."""
 
     reports: int = 0
     index: int = 0
     lost: tuple[dict[str, Any], ...] = ()
-    checkpoint: str = ""
+    checkpoints: tuple[str, ...] = ()
     validating: tuple[tuple[str, int], ...] = ()
 
 
@@ -54,7 +54,8 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
         index[entry.name] = last + number
     last_name = listed[-1].name if listed else ""
     validating = tuple((entry.name, index[entry.name]) for entry in listed if entry.validation is not None)
-    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), last_name, validating)
+    names = tuple(entry.name for entry in listed)
+    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), names, validating)
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:
@@ -72,7 +73,10 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
         return ""
     usable = _Usable(rundir, config, history.there)
     there = {entry.name for entry in usable(listed)}
-    absent = [entry.name for entry in listed if entry.name not in there]
+    dropped = history.recovery.dropped
+    absent = [entry.name for entry in listed if entry.name not in there and entry.name not in dropped]
+    if gone := [entry.name for entry in listed if entry.name in dropped]:
+        problem = f"lists {len(gone)} checkpoint(s) that failure_policy dropped"
     if absent:
         problem = (
             f"lists {len(absent)} absent, empty or damaged director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,10 @@ from plugin_core.driver import takeover
 from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.resources import fitting
+from plugin_core.driver.train import oom
 from plugin_core.driver.train.data_config import data_config, resumable_datasets
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, replicas_are_apart, worker_environment
+from plugin_core.driver.train.oom import OomWatch
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
 from plugin_core.driver.train.validation import validation_config
@@ -29,6 +31,7 @@ from plugin_core.runs.history import History, metric
 from plugin_core.runs.ledgers import ledger_before
 from plugin_core.runs.run_checkpoint import best_and_latest
 from plugin_core.specs import TrainSpec, train_loop
+from plugin_core.specs.failure_policy import FailurePolicy
 from plugin_core.specs.json_values import is_number
 from plugin_core.specs.results import CheckpointRef, RunRef, TrainResult
 from plugin_core.specs.step import READING
@@ -41,6 +44,10 @@ if TYPE_CHECKING:
 #: grows with their number.
 HEALTH_CHECK_S = 0.1
 HEALTH_CHECK_S_PER_WORKER = 0.005
+#: Seconds for a node to say whether its kernel killed a worker; the restart waits for it.
+KILLS_S = 5.0
+#: The label that Ray gives each node.
+NODE_ID = "ray.io/node-id"
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +61,10 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.driver.train.guard_callback import GuardCallback
     from plugin_core.driver.train.hang_callback import HangCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
+    from plugin_core.driver.train.judge import Judge
     from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
+    from plugin_core.ray_internals.on_node import call_on
     from plugin_core.ray_internals.trainer import leave_out_helpers
 
     loop = _train_loop(context) if spec.train_loop_per_worker else None
@@ -77,17 +86,20 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         artifact_bytes=spec.limits.artifact_bytes,
         deterministic=spec.deterministic,
         validates=spec.validation is not None,
+        finite=_finite(spec),
         environment=context.worker_environment,
     )
-    journal = JournalCallback(
-        uri,
-        attempt,
-        standing_of(context.rundir, history),
-        on_report,
-        all_ranks=spec.report_all_ranks,
+    judge = Judge(
         max_failures=spec.run_config.failure_config.max_failures,
+        policy=spec.failure_policy or FailurePolicy(),
+        recovery=history.recovery,
+        config=spec.train_loop_config,
+        there=context.rundir.location.names,
+        oom=OomWatch(functools.partial(call_on, function=oom.kills, timeout_s=KILLS_S)),
     )
-    guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, watches_fence=not context.own_job)
+    standing = standing_of(context.rundir, history)
+    journal = JournalCallback(uri, attempt, standing, on_report, all_ranks=spec.report_all_ranks, judge=judge)
+    guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, judge, watches_fence=not context.own_job)
     callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
     # an actor's workers do not tell it of their uploads and of `progress()`
     if context.own_job and spec.hang_detection.action != "off":
@@ -110,8 +122,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     inputs = TrainerInputs(
         train_loop=wrapped(loop) if loop else None,
         wrap=wrapped,
-        train_loop_config=spec.train_loop_config,
-        scaling_config=_scaling_config(spec, context.room),
+        train_loop_config={**spec.train_loop_config, **history.recovery.changed},
+        scaling_config=_scaling_config(spec, context.room, history.recovery.excluded),
         run_config=_run_config(spec, context, callbacks),
         datasets=datasets,
         dataset_config=data_config(context, spec),
@@ -154,13 +166,22 @@ def _set_ray_defaults(spec: TrainSpec) -> None:
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
 
 
-def _scaling_config(spec: TrainSpec, room: dict[str, float] | None) -> Any:
+def _finite(spec: TrainSpec) -> list[str] | None:
+    """The metrics that must be finite numbers; see `WorkerOptions`."""
+    rule = spec.failure_policy.nan_loss if spec.failure_policy is not None else None
+    return None if rule is None else list(rule.metrics or [])
+
+
+def _scaling_config(spec: TrainSpec, room: dict[str, float] | None, excluded: Sequence[str]) -> Any:
+    """`room`: see `StepContext`. `excluded`: ids of nodes that the workers do without."""
     from ray.train import ScalingConfig
 
     given, (low, high) = spec.scaling_config.model_dump(exclude_none=True), spec.scaling_config.worker_range
     if low < high:
         reading = READING[1] if spec.datasets else {}
         given["num_workers"] = (low, fitting(room, spec.scaling_config.worker_resources(), low, high, reading))
+    if excluded:
+        given["label_selector"] = {**given.get("label_selector", {}), NODE_ID: f"!in({','.join(excluded)})"}
     return ScalingConfig(**given)
 
 
@@ -174,10 +195,20 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         storage_path=parent or "/",
         storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
         checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
-        failure_config=FailureConfig(**ours.failure_config.model_dump(exclude={"nccl_hang"})),
+        failure_config=FailureConfig(**_failure_config(spec)),
         worker_runtime_env=_worker_runtime_env(spec),
         callbacks=callbacks,
     )
+
+
+def _failure_config(spec: TrainSpec) -> dict[str, Any]:
+    """With a policy, `Judge` counts the failures instead of Ray."""
+    given = spec.run_config.failure_config.model_dump(exclude={"nccl_hang"})
+    if spec.failure_policy is not None:
+        given["max_failures"] = -1
+        if spec.failure_policy.preempted is not None:
+            given["max_preemption_failures"] = -1
+    return given
 
 
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plugin_core.driver import log_keeper
+from plugin_core.driver.train import oom
+from plugin_core.driver.train.finite import check_finite
 from plugin_core.driver.train.frameworks import report_callbacks, world
 from plugin_core.driver.train.frameworks.seeds import set_seed
 from plugin_core.errors import SpecError
@@ -37,7 +39,8 @@ class WorkerOptions:
     """What a worker needs to know about its run. `warm_start`: URI of another run's checkpoint; `score_attribute`: the
     metric that Ray ranks checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`:
     stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
-    only deterministic algorithms; `validates`: reports may ask for a validation; `environment`: variables of rank 0 and of
+    only deterministic algorithms; `validates`: reports may ask for a validation; `finite`: the metrics that must be finite
+    numbers, [] for every loss, None for none; `environment`: variables of rank 0 and of
     the others."""
 
     run_uri: str
@@ -51,6 +54,7 @@ class WorkerOptions:
     artifact_bytes: int = 0
     deterministic: bool = False
     validates: bool = True
+    finite: list[str] | None = None
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
 
@@ -117,10 +121,11 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     from ray.train import CheckpointUploadMode
 
     from plugin_core.ray_internals import worker
-    from plugin_core.ray_internals.polled_worker import uploading, wait_until_registered, was_blocked
+    from plugin_core.ray_internals.polled_worker import began_with, uploading, wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
 
     context = worker.worker_context()
+    began_with(context, oom.kills())
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
     # numbers of partial uploads left by a killed worker group of this attempt are not reused
     taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
@@ -152,6 +157,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                     " expected the function that validates a checkpoint"
                 )
             check_world()
+            if options.finite is not None:
+                check_finite(metrics, options.finite)
             began = time.monotonic()
             # a replayed epoch must not reuse the directory of its first run, which top-K may delete later; rank 0 names
             # the directory for all ranks

@@ -116,7 +116,7 @@ class Trial(tune.Trainable):
         leg = self._leg = child.rundir
         if (ended := leg.end(child.attempt)) is not None:
             # Ray Tune retries a failed trial, but the recorded error would only recur
-            raise from_outcome(ended.outcome, ended.message, ended.details)
+            raise from_outcome(ended.outcome, ended.message, ended.details, ended.cause)
         if spec.resume_from is not None:
             pin(spec.resume_from.uri, by=leg.uri)
         told = given["reports"] if given and name == given["leg"] else 0
@@ -196,5 +196,5 @@ class Trial(tune.Trainable):
 
     def _record(self, error: RayTrainWorkflowsError) -> None:
         assert self._leg is not None
-        end = AttemptEnd(error.outcome, error.message, error.details)
+        end = AttemptEnd(error.outcome, error.message, error.details, cause=error.cause)
         self._leg.record_end(self._context.attempt, end)

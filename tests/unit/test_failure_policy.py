@@ -1,0 +1,313 @@
+"""What ends an attempt is one of the documented causes, and what follows is what `failure_policy` says of it."""
+
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
+
+from plugin_core.driver.train.finite import check_finite
+from plugin_core.driver.train.judge import Judge
+from plugin_core.driver.train.oom import OomWatch, kills
+from plugin_core.driver.train.restarts import diagnose
+from plugin_core.errors import GaveUpError, HangError, NanLossError, RestartError, SpecError, StorageError, UserCodeError
+from plugin_core.errors.causes import cause_of
+from plugin_core.ray_internals.controller import Process
+from plugin_core.runs.attempts import AttemptEnd
+from plugin_core.runs.history import History
+from plugin_core.runs.recovery import Recovery
+from plugin_core.specs import TrainSpec, TuneSpec
+from plugin_core.specs.failure_policy import CAUSES, FailurePolicy, changed
+from plugin_core.supervisor.decide import Do, Job, Observed, decide
+
+CONFIG = {"batch_size": 64, "lr": 0.1}
+WORKERS = {rank: Process(7 + rank, "vm", f"node{rank}") for rank in range(3)}
+PEER = RuntimeError("[gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:1: Connection reset by peer")
+MINE = ValueError("the data is bad")
+GPU = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+ECC = RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+def gone(text: str = "") -> Exception:
+    return WorkerHealthCheckFailedError(f"A worker health check failed. {text}", ActorDiedError())
+
+
+def failed(**ranks: Exception) -> WorkerGroupError:
+    return WorkerGroupError("failed", {int(rank[1:]): error for rank, error in ranks.items()})
+
+
+@pytest.mark.parametrize(("error", "cause", "rank"), [
+    (failed(_0=PEER, _1=gone()), "worker_lost", 1),
+    (failed(_0=gone("its node has died"), _1=gone()), "node_lost", 0),
+    (failed(_1=gone("the node running low on memory")), "host_oom", 1),
+    (failed(_1=OutOfMemoryError("killed")), "host_oom", 1),
+    (failed(_1=gone("the node was preempted")), "preempted", 1),
+    (failed(_0=PEER, _2=GPU), "gpu_oom", 2),
+    (failed(_0=PEER, _2=RuntimeError("HIP out of memory. Tried to allocate")), "gpu_oom", 2),
+    (failed(_0=PEER, _1=ECC), "bad_node", 1),
+    (failed(_0=HangError("hang: no report"), _1=PEER), "hang", 0),
+    (failed(_0=PEER, _1=NanLossError("the reported loss is nan")), "nan_loss", 1),
+    (failed(_0=OSError(28, "No space left on device")), "storage", None),
+    (failed(_0=StorageError("s3 does not answer")), "storage", 0),
+    (failed(_0=MINE), "user_code", None),
+    (failed(_0=PEER), "infrastructure", None),
+    (ControllerError(StorageError("s3 does not answer")), "storage", None),
+])  # fmt: skip
+def test_each_failure_has_its_cause_and_the_rank_that_shows_it(error: Exception, cause: str, rank: int | None) -> None:
+    assert cause in CAUSES
+    assert cause_of(error) == (cause, rank)
+
+
+def test_only_the_rank_that_is_to_blame_names_a_node() -> None:
+    assert diagnose(failed(_0=PEER, _1=gone()), WORKERS).node == "node1"
+    assert diagnose(failed(_0=PEER, _1=GPU), WORKERS).node == "node1"
+    assert diagnose(failed(_0=PEER), WORKERS).node == ""
+
+
+@pytest.mark.parametrize(("before", "now", "cause", "said"), [
+    (3, 4, "host_oom", "was killed by the kernel, as memory ran out"),
+    (3, 3, "worker_lost", "was killed (SIGKILL) or crashed; the kernel killed nothing for memory"),
+    (3, None, "worker_lost", "was killed (SIGKILL, or out of memory) or crashed"),
+    (None, 4, "worker_lost", "was killed (SIGKILL, or out of memory) or crashed"),
+])  # fmt: skip
+def test_the_kernels_own_kill_is_told_from_any_other(before: int | None, now: int | None, cause: str, said: str) -> None:
+    asked: list[str] = []
+
+    def ask(node: str) -> int | None:
+        asked.append(node)
+        return now
+
+    watch = OomWatch(ask)
+    watch.begin("node1", before)
+    found = diagnose(failed(_0=PEER, _1=gone()), WORKERS, watch)
+    assert (found.cause, asked) == (cause, ["node1"])
+    assert found.why == f"worker rank 1 (pid 8, vm) {said}"
+    assert not watch.killed_on("node1"), "each kill is told once"
+
+
+@pytest.mark.parametrize(("groups", "file", "expected"), [
+    ("0::/pod/a\n", "sys/fs/cgroup/pod/a/memory.events", 5),
+    ("0::/outside\n", "sys/fs/cgroup/memory.events", 5),
+    ("9:name=systemd:/\n4:memory:/ray\n0::/\n", "sys/fs/cgroup/memory/ray/memory.oom_control", 5),
+    ("4:cpu,memory,pids:/ray\n", "sys/fs/cgroup/memory/ray/memory.oom_control", 5),
+    ("0::/\n", "proc/vmstat", 5),
+    ("", "proc/none", None),
+])  # fmt: skip
+def test_kills_are_read_where_the_kernel_counts_them(tmp_path: Path, groups: str, file: str, expected: int | None) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("low 0\noom_kill_disable 0\noom 9\noom_kill 5\n")
+    assert kills(tmp_path) == expected
+
+
+def test_this_machine_counts_its_kills() -> None:
+    assert isinstance(kills(), int)
+
+
+# ---- what follows
+
+
+def judge(**policy: Any) -> Judge:
+    names = [f"checkpoint_{number}" for number in range(1, 5)]
+    made = Judge(1, FailurePolicy(**policy), config=CONFIG, there=lambda: [*names, "other"], checkpoints=deque(names))
+    made.begin(dict(WORKERS))
+    return made
+
+
+def test_without_a_rule_lost_workers_are_replaced_and_exceptions_end_the_training() -> None:
+    court = judge(gpu_oom={"action": "give_up"})
+    first, second, third = failed(_1=gone()), failed(_1=gone()), failed(_0=MINE)
+    verdict = court.verdict(first)
+    assert (verdict.error, verdict.resumes) == (None, "checkpoint_4")
+    assert verdict.entry == {"cause": "worker_lost", "node": "node1", "failure": 1, "most": 1}
+    assert court.verdict(first) is verdict, "an error is judged once"
+    ended = court.verdict(second).error
+    assert ended is not None and ended.retryable and ended.cause == "worker_lost", "max_failures is spent"
+    assert isinstance(court.verdict(third).error, UserCodeError)
+
+
+def test_a_rule_has_a_budget_of_its_own_over_the_whole_run() -> None:
+    court = judge(worker_lost={"at_most": 2})
+    assert [court.verdict(failed(_1=gone())).error for _ in range(2)] == [None, None]
+    ended = court.verdict(failed(_1=gone())).error
+    assert isinstance(ended, GaveUpError) and not ended.retryable
+    assert ended.message.endswith("failure_policy.worker_lost.at_most allows no more than 2 restarts")
+    later = judge(worker_lost={"at_most": 2})
+    later.recovery.restarts["worker_lost"] = 2  # of earlier attempts
+    assert isinstance(later.verdict(failed(_1=gone())).error, GaveUpError)
+    endless = judge(worker_lost={"at_most": -1})
+    assert {endless.verdict(failed(_1=gone())).error for _ in range(20)} == {None}
+
+
+def test_give_up_ends_what_would_be_restarted_and_an_exception_stays_what_it_is() -> None:
+    court = judge(worker_lost={"action": "give_up"}, user_code={"action": "give_up"})
+    lost, mine = court.verdict(failed(_1=gone())).error, court.verdict(failed(_0=MINE)).error
+    assert isinstance(lost, GaveUpError) and lost.cause == "worker_lost"
+    assert isinstance(mine, UserCodeError) and mine.cause == "user_code"
+
+
+def test_an_exception_is_restarted_where_the_policy_says_so() -> None:
+    court = judge(user_code={"at_most": 1})
+    assert court.verdict(failed(_0=MINE)).error is None
+    assert isinstance(court.verdict(failed(_0=MINE)).error, UserCodeError)
+
+
+def test_changed_values_hold_for_all_later_attempts_and_are_changed_further() -> None:
+    court = judge(gpu_oom={"change": {"batch_size": {"times": 0.5}, "lr": 0.01}, "at_most": -1})
+    first = court.verdict(failed(_0=PEER, _1=GPU))
+    assert isinstance(first.error, RestartError) and first.error.retryable and first.error.cause == "gpu_oom"
+    assert first.entry["changed"] == {"batch_size": 32, "lr": 0.01}
+    assert "restarts with batch_size=32, lr=0.01" in first.why
+    assert court.verdict(failed(_1=GPU)).entry["changed"] == {"batch_size": 16}
+    for size in (8, 4, 2, 1):
+        assert court.verdict(failed(_1=GPU)).entry["changed"] == {"batch_size": size}
+    ended = court.verdict(failed(_1=GPU)).error
+    assert isinstance(ended, UserCodeError), "nothing is left to change"
+
+
+def test_going_back_drops_the_newest_checkpoints_that_exist() -> None:
+    court = judge(nan_loss={"back": 2})
+    court.there = lambda: ["checkpoint_1", "checkpoint_2", "checkpoint_4"]
+    verdict = court.verdict(failed(_0=NanLossError("the reported loss is nan")))
+    assert isinstance(verdict.error, RestartError)
+    assert (verdict.entry["dropped"], verdict.resumes) == (["checkpoint_2", "checkpoint_4"], "checkpoint_1")
+    court.there = list
+    fresh = court.verdict(failed(_0=NanLossError("the reported loss is nan")))
+    assert (fresh.error, fresh.resumes) == (None, ""), "nothing to drop: the workers just start again"
+
+
+def test_a_node_is_excluded_after_so_many_failures_of_its_own() -> None:
+    court = judge(worker_lost={"exclude_node_after": 2, "at_most": -1})
+    assert court.verdict(failed(_1=gone())).error is None
+    assert court.verdict(failed(_0=gone())).error is None, "that was another node"
+    verdict = court.verdict(failed(_1=gone()))
+    assert isinstance(verdict.error, RestartError) and verdict.entry["excluded"] == "node1"
+    assert court.verdict(failed(_1=gone())).error is None, "it is excluded already"
+
+
+def test_the_next_attempt_goes_by_what_the_journal_says() -> None:
+    entries: list[dict[str, Any]] = [
+        {"report": n, "index": n, "metrics": {"loss": 1.0}, "checkpoint": f"checkpoint_{n}"} for n in range(1, 5)
+    ]
+    court = judge(nan_loss={"back": 2, "change": {"lr": {"times": 0.5}}}, worker_lost={"exclude_node_after": 1})
+    for error in (failed(_0=NanLossError("no")), failed(_2=gone())):
+        entries.append({"phase": "failed", **court.verdict(error).entry})
+    history = History.of(entries, there=[f"checkpoint_{n}" for n in range(1, 5)])
+    assert list(history.checkpoints) == ["checkpoint_1", "checkpoint_2"]
+    assert history.there == {"checkpoint_1", "checkpoint_2"}
+    assert history.recovery == court.recovery
+    assert history.recovery.changed == {"lr": 0.05}
+    assert history.recovery.excluded == ["node2"]
+    assert history.recovery.restarts == {"nan_loss": 1, "worker_lost": 1}
+
+
+@pytest.mark.parametrize(
+    "entry", [{"cause": 5}, {"cause": None, "node": [1], "changed": 5, "dropped": "x", "excluded": {}}]
+)
+def test_odd_entries_of_a_journal_leave_nothing_behind(entry: dict[str, Any]) -> None:
+    recovery = Recovery()
+    recovery.add(entry)
+    assert (recovery.changed, recovery.dropped) == ({}, set())
+
+
+# ---- attempts
+
+
+def seen(end: AttemptEnd | None = None, **more: Any) -> Observed:
+    job = Job.FAILED if end is None else Job.SUCCEEDED
+    return Observed(attempt=1, ours=True, end=end, job=job, driver_ended=True, attempts_of_this_call=1, **more)
+
+
+def test_an_attempt_that_the_policy_ended_is_followed_by_another_one_that_counts_for_nothing() -> None:
+    restart = AttemptEnd("restart", "without the node x", cause="worker_lost")
+    assert decide(seen(restart, max_attempts=1)).do is Do.SUBMIT_NEXT
+    assert decide(seen(restart, overdue="too late")).do is Do.FAIL
+    assert decide(seen(max_attempts=1, restarts=1)).do is Do.SUBMIT_NEXT
+    assert decide(seen(max_attempts=1)).do is Do.FAIL
+
+
+@pytest.mark.parametrize("end", [None, AttemptEnd("infrastructure", "a node died", cause="infrastructure")])
+def test_the_supervisor_follows_the_same_table(end: AttemptEnd | None) -> None:
+    never = FailurePolicy(infrastructure={"action": "give_up"})
+    gave_up = decide(seen(end, policy=never))
+    assert (gave_up.do, gave_up.outcome) == (Do.FAIL, "gave_up")
+    once = FailurePolicy(infrastructure={"at_most": 1})
+    assert decide(seen(end, policy=once, max_attempts=1)).do is Do.SUBMIT_NEXT
+    spent = seen(end, policy=FailurePolicy(infrastructure={"at_most": 0}))
+    assert decide(spent).outcome == "gave_up"
+    assert decide(seen(end, policy=FailurePolicy(hang={"action": "give_up"}))).do is Do.SUBMIT_NEXT
+
+
+# ---- the spec
+
+
+def spec(**given: Any) -> TrainSpec:
+    run = {"name": "run", "checkpoint_config": {"num_to_keep": 2}}
+    loop = "devtools.steps:counting_loop"
+    return TrainSpec(framework="python", train_loop_per_worker=loop, train_loop_config=CONFIG, run_config=run, **given)
+
+
+@pytest.mark.parametrize(("policy", "sentence"), [
+    ({"worker_lots": {}}, "failure_policy.worker_lots: unknown field"),
+    ({"hang": {"action": "pray"}}, "failure_policy.hang.action: got 'pray'; expected 'restart' or 'give_up'"),
+    ({"hang": {"action": "give_up", "back": 1}},
+     "failure_policy.hang.back: got it with action 'give_up'; expected it with 'restart'"),
+    ({"nan_loss": {"back": 2}}, "failure_policy.nan_loss.back: got 2 with num_to_keep 2; expected less"),
+    ({"gpu_oom": {"change": {"batch": 3}}},
+     "failure_policy.gpu_oom.change: got 'batch', which train_loop_config does not have; expected batch_size, lr"),
+    ({"gpu_oom": {"change": {"lr": {"times": -1}}}}, "change.lr: got {'times': -1}; expected {'times': a number above 0}"),
+    ({"gpu_oom": {"at_most": -2}}, "failure_policy.gpu_oom.at_most: got -2"),
+])  # fmt: skip
+def test_a_wrong_rule_is_refused_in_a_sentence(policy: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        spec(failure_policy=policy)
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_a_number_can_be_multiplied() -> None:
+    with pytest.raises(SpecError, match="expected a number in train_loop_config to multiply"):
+        TrainSpec(
+            framework="python",
+            train_loop_per_worker="devtools.steps:counting_loop",
+            train_loop_config={"model": "small"},
+            failure_policy={"gpu_oom": {"change": {"model": {"times": 0.5}}}},
+        )
+
+
+def test_a_search_takes_only_rules_that_its_trials_can_follow() -> None:
+    space = {"train_loop_config": {"lr": {"grid_search": [0.1, 0.2]}}}
+    more = {"param_space": space, "metric": "loss", "mode": "min"}
+    assert TuneSpec(train=spec(failure_policy={"worker_lost": {"at_most": 5}}), **more)
+    with pytest.raises(SpecError, match=r"^train\.failure_policy\.gpu_oom\.change: got it in a search; expected it in a"):
+        TuneSpec(train=spec(failure_policy={"gpu_oom": {"change": {"batch_size": 8}}}), **more)
+
+
+def test_changes_keep_the_type_of_a_number() -> None:
+    assert changed(CONFIG, {"batch_size": {"times": 0.3}, "lr": {"times": 0.5}}) == {"batch_size": 19, "lr": 0.05}
+    assert changed({"n": 1}, {"n": {"times": 0.5}}) == {}
+    assert changed({"n": 3}, {"n": {"times": 2}}) == {"n": 6}
+
+
+# ---- losses
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, numpy.float32("nan"), torch.tensor(math.nan), "nan"])
+def test_a_loss_that_is_no_finite_number_is_noticed(value: Any) -> None:
+    if isinstance(value, str):
+        check_finite({"loss": value}, [])  # text is no number
+        return
+    for metrics in ({"loss": value}, {"val_loss": value}, {"train": {"loss": value}}):
+        with pytest.raises(NanLossError, match="the reported (loss|val_loss|train/loss) is (nan|inf)"):
+            check_finite(metrics, [])
+    check_finite({"accuracy": value}, [])
+    with pytest.raises(NanLossError, match="the reported accuracy is"):
+        check_finite({"accuracy": value}, ["accuracy"])
+    check_finite({"loss": value}, ["accuracy"])
