@@ -23,6 +23,8 @@ OPERATIONAL = (
     "tracking",
     "report_all_ranks",
     "world_check",
+    "hang_detection",
+    "failure_policy",
 )
 MODULES = "the modules that travel with the step"
 #: The most bytes of the pickled functions, and of the packed modules.

@@ -17,7 +17,7 @@ MAX_BACK = 100
 TIMES = "times"
 
 
-class Rule(Model):
+class FailureRule(Model):
     """What follows a failure of one cause. A restart with `back`, `change` or an excluded node is a new attempt, which
     `limits.max_attempts` does not count; any other restart only replaces the workers."""
 
@@ -54,7 +54,7 @@ class Rule(Model):
         return any((self.back, self.change, self.exclude_node_after))
 
 
-class NanRule(Rule):
+class NanLossRule(FailureRule):
     metrics: Names | None = Field(
         None, description="the reported metrics that must be finite numbers; None: `loss`, and those that end with `loss`"
     )
@@ -64,28 +64,28 @@ class FailurePolicy(Model):
     """Cause → what follows it. A cause without a rule: lost workers are replaced (`failure_config`), lost attempts are
     followed by another one (`limits.max_attempts`), and your function's exception ends the step."""
 
-    worker_lost: Rule | None = Field(None, description="a worker's process was killed, or crashed")
-    node_lost: Rule | None = Field(None, description="a node died")
-    preempted: Rule | None = Field(None, description="a node was taken away, as announced")
-    host_oom: Rule | None = Field(
+    worker_lost: FailureRule | None = Field(None, description="a worker's process was killed, or crashed")
+    node_lost: FailureRule | None = Field(None, description="a node died")
+    preempted: FailureRule | None = Field(None, description="a node was taken away, as announced")
+    host_oom: FailureRule | None = Field(
         None, description="a worker was killed by the kernel or by Ray because its node ran out of memory"
     )
-    gpu_oom: Rule | None = Field(None, description="your function ran out of a GPU's memory")
-    bad_node: Rule | None = Field(None, description="a worker met a hardware error, such as an uncorrectable ECC error")
-    hang: Rule | None = Field(
+    gpu_oom: FailureRule | None = Field(None, description="your function ran out of a GPU's memory")
+    bad_node: FailureRule | None = Field(None, description="a worker met a hardware error, such as an uncorrectable ECC error")
+    hang: FailureRule | None = Field(
         None, description="the training stood still, with `hang_detection.action: restart` or `nccl_hang.action: fail`"
     )
-    nan_loss: NanRule | None = Field(
+    nan_loss: NanLossRule | None = Field(
         None, description="a reported loss is NaN or infinite; only watched with a rule, before its checkpoint is kept"
     )
-    storage: Rule | None = Field(None, description="the storage failed, or is full")
-    user_code: Rule | None = Field(None, description="your function raised an exception")
-    infrastructure: Rule | None = Field(
+    storage: FailureRule | None = Field(None, description="the storage failed, or is full")
+    user_code: FailureRule | None = Field(None, description="your function raised an exception")
+    infrastructure: FailureRule | None = Field(
         None, description="a connection broke, workers could not start, or the driver or the head was lost"
     )
 
-    def rule(self, cause: str) -> Rule | None:
-        found: Rule | None = getattr(self, cause) if cause in type(self).model_fields else None
+    def rule(self, cause: str) -> FailureRule | None:
+        found: FailureRule | None = getattr(self, cause) if cause in type(self).model_fields else None
         return found
 
     def check_trials(self) -> None:

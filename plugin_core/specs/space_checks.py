@@ -43,6 +43,7 @@ FIELDS = (
 FIXED = {
     "kind": "a trial is a training",
     "limits": "the search's limits hold for all its trials",
+    "failure_policy": "that of `train` holds for all trials",
     "hang_detection": "the trials of a search are not watched",
     "runtime_env": "all trials run in one job; run_config.worker_runtime_env may vary",
     "tracking": "the search's tracking holds for all its trials",

@@ -161,10 +161,7 @@ class TuneSpec(StepSpec):
 
     def trial_spec(self, chosen: dict[str, Any]) -> TrainSpec:
         """`train` with a trial's values from the space. Raises SpecError if that is invalid."""
-        spec = TrainSpec(**search_space.merged(self.train.model_dump(), chosen, self._whole_space))
-        if spec.failure_policy is not None:
-            spec.failure_policy.check_trials()
-        return spec
+        return TrainSpec(**search_space.merged(self.train.model_dump(), chosen, self._whole_space))
 
     @property
     def _mutations(self) -> tuple[str, dict[str, Any]]:

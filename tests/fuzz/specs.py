@@ -79,6 +79,10 @@ BASES = [
             **_LOOP,
             "run_config": {"name": "run", "callbacks": ["a:b"], "failure_config": {"nccl_hang": {"action": "fail"}}},
             "hang_detection": {"action": "restart", "min_s": 60.0},
+            "failure_policy": {
+                "gpu_oom": {"action": "restart", "at_most": 2, "change": {"lr": {"times": 0.5}}},
+                "nan_loss": {"back": 1, "metrics": ["loss"]},
+            },
             "validation": {"fn": "a:b", "fn_kwargs": {"rows": 5}, "resources": {"CPU": 1}},
             "datasets": {"train": "/data/x.csv"},
             "data_config": "a:b",

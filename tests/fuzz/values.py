@@ -87,6 +87,7 @@ AS_GIVEN = "taken as it is"
 
 FLAG = [*NOTHING, *_wrong(one=1, zero=0, text="true", yes="yes", empty="", a_float=1.0, a_list=[True], nan=math.nan)]
 COUNT = [*NOTHING, *_NO_WHOLE, *_wrong(none=0), *_fine("a whole number from 1", 1, 7)]
+BACK = [*NOTHING, *_NO_WHOLE, *_wrong(none=0, far=101), *_fine("so many checkpoints", 1, 100)]
 WHOLE = [*NOTHING, *_NO_WHOLE, *_fine("a whole number from 0", 0, 10**6)]
 SEED = [*NOTHING, *_NO_WHOLE, *_wrong(too_large=2**32), *_fine("a seed of 32 bits", 0, 2**32 - 1)]
 TRIES = [*NOTHING, *_NO_WHOLE, *_fine("-1 means without a limit", -1, 0)]

@@ -13,7 +13,7 @@ from plugin_core.errors import GaveUpError, InfrastructureError, RayTrainWorkflo
 from plugin_core.errors.classify import classify
 from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.recovery import Recovery
-from plugin_core.specs.failure_policy import MAX_BACK, FailurePolicy, Rule, changed
+from plugin_core.specs.failure_policy import MAX_BACK, FailurePolicy, FailureRule, changed
 
 #: So many of the newest checkpoints are remembered; no rule goes further back.
 CHECKPOINTS = MAX_BACK + 1
@@ -98,7 +98,7 @@ class Judge:
         return Verdict(failure.why, None, {**entry, **numbers}, self._latest())
 
     def _by_rule(
-        self, rule: Rule, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any]
+        self, rule: FailureRule, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any]
     ) -> Verdict:
         field_of, before = f"failure_policy.{failure.cause}", self.recovery.restarts[failure.cause]
         if rule.action == "give_up":
@@ -148,7 +148,7 @@ class Judge:
         left = [name for name in self.checkpoints if name in there]
         return left[-number:], left[-number - 1] if len(left) > number else ""
 
-    def _is_to_be_excluded(self, rule: Rule, failure: restarts.Failure) -> bool:
+    def _is_to_be_excluded(self, rule: FailureRule, failure: restarts.Failure) -> bool:
         if rule.exclude_node_after is None or not failure.node or failure.node in self.recovery.excluded:
             return False
         return self.recovery.on_node[failure.cause, failure.node] + 1 >= rule.exclude_node_after
