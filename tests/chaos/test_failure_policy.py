@@ -20,8 +20,8 @@ STEPS = 10
 
 
 def failing(config: dict[str, Any]) -> None:
-    """Rank 1 fails at step 5 in the way of `how`, for as long as its config makes it; with `node`, on the node that the file
-    `bad` names, which it waits for."""
+    """Rank 1 fails at step 5 in the way of `how`, for as long as its config makes it; with `node`, on the node that the
+    file `bad` names, which it waits for."""
     import time
 
     import ray
