@@ -48,6 +48,7 @@ from plugin_core.engine import (
     as_spec,
     cancel,
     check_size,
+    effective_time_of,
     newest_run,
     prepare,
     run_name,
@@ -242,8 +243,11 @@ class RayStepOperator(BaseOperator):
         """The last act of a task: a clear after this requests a new generation."""
         if pages := [page for url in result.get("tracking", {}).values() if (page := safe_link(url))]:
             self._show(context["ti"], RayTrackingLink(), pages[0])
+        rundir = RunDir.at(result["run"]["uri"])
+        if told := effective_time_of(rundir):
+            context["ti"].xcom_push(key="effective_training_time", value=told)
         announce(self.outlets, context.get("outlet_events"), result)
-        RunDir.at(result["run"]["uri"]).deliver(request_of(context["ti"]))
+        rundir.deliver(request_of(context["ti"]))
         if (store := context.get("task_state_store")) is not None:
             store.delete(RUN_KEY)  # nothing left to cancel: the end of the DAG run skips this task
         return result

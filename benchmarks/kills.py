@@ -1,10 +1,10 @@
 """Half an hour of kills: `make bench-kills`, or `python -m benchmarks.kills [SECONDS [SEED]]`.
 
-The same training three ways at the same time: a step on the embedded head, bare Ray Train (`max_failures=-1`) on a head of
-its own, and `torchrun --max-restarts`. In each, something is killed every 60 to 120 s, by one seeded schedule: a worker, the
-process that drives the training (the driver, the program with `fit()`, torchrun's agent), or everything (the head with all
-that is on it). The three get their kills 20 s apart, so that they do not restart at the same moment. What does not come back
-by itself is started again by hand, at once: within half a second of its end, which no person is.
+The same training three ways at the same time: a step on the embedded head, bare Ray Train (`max_failures=-1`) on a head
+of its own, and `torchrun --max-restarts`. In each, something is killed every 60 to 120 s, by one seeded schedule: a
+worker, the process that drives the training (the driver, the program with `fit()`, torchrun's agent), or everything (the
+head with all that is on it). The three get their kills 20 s apart, so that they do not restart at the same moment. What
+does not come back by itself is started again by hand, at once: within half a second of its end, which no person is.
 
 Effective time is the time of steps that advanced the training ÷ wall time. A step that is repeated counts once.
 """

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from plugin_core.supervisor.events import Log as Log
     from plugin_core.supervisor.generations import newest_run as newest_run
     from plugin_core.supervisor.progress import Reading as Reading
+    from plugin_core.supervisor.report import effective_time_of as effective_time_of
     from plugin_core.supervisor.report import markdown_report as markdown_report
     from plugin_core.supervisor.report import metric_rows as metric_rows
     from plugin_core.supervisor.report import trial_rows as trial_rows
@@ -102,7 +103,7 @@ _PUBLIC = {
     "supervisor.events": "Event Line Log",
     "supervisor.generations": "newest_run",
     "supervisor.progress": "Reading",
-    "supervisor.report": "markdown_report metric_rows trial_rows",
+    "supervisor.report": "effective_time_of markdown_report metric_rows trial_rows",
     "supervisor.supervisor": "Supervisor acancel cancel prepare",
 }
 __all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

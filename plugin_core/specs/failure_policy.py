@@ -71,7 +71,9 @@ class FailurePolicy(Model):
         None, description="a worker was killed by the kernel or by Ray because its node ran out of memory"
     )
     gpu_oom: FailureRule | None = Field(None, description="your function ran out of a GPU's memory")
-    bad_node: FailureRule | None = Field(None, description="a worker met a hardware error, such as an uncorrectable ECC error")
+    bad_node: FailureRule | None = Field(
+        None, description="a worker met a hardware error, such as an uncorrectable ECC error"
+    )
     hang: FailureRule | None = Field(
         None, description="the training stood still, with `hang_detection.action: restart` or `nccl_hang.action: fail`"
     )

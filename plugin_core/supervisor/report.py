@@ -17,6 +17,7 @@ from plugin_core.runs.plots import Drawing, png
 from plugin_core.runs.trial_table import as_markdown, shown_rows
 from plugin_core.specs import TuneSpec
 from plugin_core.specs.results import EvaluationResult, RetrainResult, StepResult, TuneResult
+from plugin_core.specs.step_kinds import step_kind
 from plugin_core.storage.stored_files import Object, parse
 from plugin_core.supervisor.progress import duration, effective_time
 
@@ -75,6 +76,14 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
             lines += ["", _inline(name.replace("_", " "), _plot(rundir, place))]
     lines += ["", _inline("the metrics", plot_png(history))]
     return "\n".join(lines).rstrip()
+
+
+def effective_time_of(rundir: RunDir) -> str:
+    """The useful share of a finished run's time, and its parts, in words; "" for a run without reports or a ledger."""
+    result = rundir.result()
+    if result is None or not result.ledger or not step_kind(result.kind).reports:
+        return ""
+    return effective_time(result.ledger)
 
 
 def trial_rows(rundir: RunDir, result: StepResult | None) -> list[dict[str, Any]]:
