@@ -33,8 +33,8 @@ class Verdict:
 @dataclass
 class Judge:
     """`max_failures`: how many failures without a rule replace the workers; -1: no limit. `config`: the train function's.
-    `there`: lists what the run directory has. `checkpoints`: the last ones registered so far, in order. `workers`: the processes
-    of the present worker group, by rank."""
+    `there`: lists what the run directory has. `checkpoints`: the last ones registered so far, in order. `workers`: the
+    processes of the present worker group, by rank."""
 
     max_failures: int = 0
     policy: FailurePolicy = field(default_factory=FailurePolicy)

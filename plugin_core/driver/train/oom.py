@@ -57,7 +57,8 @@ class OomWatch:
 
     def killed_on(self, node: str) -> bool | None:
         """Whether the kernel has killed a process for memory there since; None if it cannot be known."""
-        before, now = self._before.get(node), self._ask(node)
+        before = self._before.get(node)
+        now = self._ask(node) if before is not None else None
         if before is None or now is None:
             return None
         self._before[node] = now

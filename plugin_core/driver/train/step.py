@@ -94,7 +94,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         policy=spec.failure_policy or FailurePolicy(),
         recovery=history.recovery,
         config=spec.train_loop_config,
-        there=context.rundir.location.names,
+        there=functools.partial(_names, uri),  # a filesystem would lose some of its options on its way to an actor
         oom=OomWatch(functools.partial(call_on, function=oom.kills, timeout_s=KILLS_S)),
     )
     standing = standing_of(context.rundir, history)
@@ -164,6 +164,10 @@ def _set_ray_defaults(spec: TrainSpec) -> None:
             os.environ[f"RAY_TRAIN_NCCL_RAS_{name.upper()}"] = str(value)
     # otherwise every line printed by a worker appears twice in the job's log
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+
+
+def _names(uri: str) -> list[str]:
+    return RunDir.at(uri).location.names()
 
 
 def _finite(spec: TrainSpec) -> list[str] | None:
