@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-overhead  what a training costs while it trains, beside torchrun and bare Ray Train"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-kills     half an hour of kills, beside bare Ray Train and torchrun"
+	@echo "make bench-watching  what the ledger and the hang detection cost"
 	@echo "make bench-triggerer how many deferred runs one triggerer follows"
 	@echo "make bench-prefect   what the Prefect task adds to a step, as a ratio"
 	@echo "make bench-inference batch inference beside bare Ray Data and a bare loop, and its memory"
@@ -105,6 +106,9 @@ bench-recovery: $(VENV)/.dev
 SECONDS ?= 1800
 bench-kills: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.kills $(SECONDS)
+
+bench-watching: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.watching
 
 bench-triggerer: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.triggerer

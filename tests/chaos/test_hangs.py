@@ -2,14 +2,17 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devtools.chaos import Running, Trail, kill, spec_at, wait_until
+from devtools.chaos import Proxy, Running, Trail, kill, spec_at, wait_until
 from devtools.loops import note
+from devtools.servers import s3_endpoint
 from plugin_core import LocalCluster
+from plugin_core.runs.journal import JournalReader
 from plugin_core.runs.ledgers import ledger_of
 
 pytestmark = pytest.mark.slow
@@ -39,7 +42,28 @@ def behind_a_dead_loader() -> None:
     queue.Queue().get()
 
 
-STANDSTILLS = {function.__name__: function for function in (asleep, turning, holding_the_gil, behind_a_dead_loader)}
+def behind_a_real_loader() -> None:
+    """The process that loads is alive, and never gives its batch."""
+    import time
+
+    from torch.utils.data import DataLoader, Dataset
+
+    class Stuck(Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(3600)
+            return index
+
+    for _ in DataLoader(Stuck(), num_workers=1):
+        pass
+
+
+STANDSTILLS = {
+    function.__name__: function
+    for function in (asleep, turning, holding_the_gil, behind_a_dead_loader, behind_a_real_loader)
+}
 
 
 def standing_still(config: dict[str, Any]) -> None:
@@ -126,3 +150,35 @@ def test_compiling_evaluating_and_telling_of_progress_are_no_hangs(
     given = {"action": "restart", "start_s": 30.0, "min_s": 1.0}
     result = Running(spec_at(tmp_path, trail.file, train_loop_per_worker=seeming, hang_detection=given), cluster).result()
     assert (result.metrics["step"], result.warnings) == (13, [])
+
+
+def uploading_slowly(config: dict[str, Any]) -> None:
+    import tempfile
+    import time
+
+    import ray.train
+
+    for step in range(8):
+        time.sleep(0.2)
+        checkpoint = None
+        if step == 5:
+            folder = Path(tempfile.mkdtemp())
+            folder.joinpath(f"model-{ray.train.get_context().get_world_rank()}.bin").write_bytes(os.urandom(3 * 2**20))
+            checkpoint = ray.train.Checkpoint(str(folder))
+        ray.train.report({"step": step}, checkpoint)
+
+
+def test_an_upload_through_a_slow_network_is_no_hang(
+    s3: str, trail: Trail, cluster: LocalCluster, proxy: Callable[[str], Proxy]
+) -> None:
+    """It takes several times the bound."""
+    gate = proxy(s3_endpoint(s3))
+    gate.bytes_per_s = 300_000
+    storage = f"s3://runs/slow?endpoint_override=127.0.0.1:{gate.port}&scheme=http"
+    given = {"action": "restart", "start_s": 60.0, "min_s": 2.0, "factor": 2.0}
+    spec = spec_at(storage, trail.file, train_loop_per_worker=uploading_slowly, hang_detection=given)
+    running = Running(spec, cluster)
+    result = running.result()
+    assert (result.metrics["step"], result.warnings) == (7, [])
+    (checkpoint,) = [entry for entry in JournalReader(running.rundir) if entry.get("checkpoint")]
+    assert checkpoint["blocked_s"] > 6.0, "the upload was slow"
