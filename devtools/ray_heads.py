@@ -27,7 +27,7 @@ from plugin_core.clusters.local_head_keeper import (
     ray_head_command,
     ray_head_environment,
 )
-from plugin_core.ray_internals.forked import SOCKET
+from plugin_core.ray_internals.forked import FEW_PAGES, SOCKET
 
 
 class _LikeEmbedded(RayCluster):
@@ -52,7 +52,7 @@ class OwnHead:
         command = ray_head_command(self.ports, str(self._folder / "ray"), num_cpus, None)
         if preload and sys.platform == "linux":
             command[command.index(RAY)] = FORKING_RAY
-            self.environment[SOCKET] = str(self._folder / "fork")
+            self.environment |= {SOCKET: str(self._folder / "fork"), FEW_PAGES: "1"}
         if object_store_memory is not None:
             command.append(f"--object-store-memory={object_store_memory}")
         self.address = f"http://127.0.0.1:{self.ports[1]}"

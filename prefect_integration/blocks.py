@@ -69,6 +69,7 @@ class RayCluster(Block):
     num_gpus: int | None = Field(None, description="Local: GPUs to advertise if this starts the cluster.")
     idle_timeout_s: float = Field(300.0, gt=0, description="Local: stop after this many seconds without a job.")
     preload: bool = Field(True, description="Local: import torch, pandas and pyarrow once for all workers (Linux).")
+    full_dashboard: bool = Field(False, description="Local: all pages of Ray's dashboard; metrics, Train, Data, Serve too.")
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
@@ -85,7 +86,15 @@ class RayCluster(Block):
         """Return the core's cluster object."""
         env_vars, env_files = _revealed(self.env_vars), _revealed(self.env_files)
         if self.local:
-            return LocalCluster(self.num_cpus, self.num_gpus, self.idle_timeout_s, env_vars, env_files, self.preload)
+            return LocalCluster(
+                self.num_cpus,
+                self.num_gpus,
+                self.idle_timeout_s,
+                env_vars,
+                env_files,
+                preload=self.preload,
+                full_dashboard=self.full_dashboard,
+            )
         common: dict[str, Any] = {
             "token": self.token.get_secret_value() if self.token else None,
             "headers": _revealed(self.headers),

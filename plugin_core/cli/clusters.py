@@ -62,12 +62,15 @@ def start(
     num_gpus: Annotated[int | None, typer.Option(help="GPUs to advertise (default: what Ray detects)")] = None,
     idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
     preload: Annotated[bool, typer.Option(help="import torch, pandas and pyarrow once for all workers (Linux)")] = True,
+    full_dashboard: Annotated[
+        bool, typer.Option(help="with the pages of metrics, events, Ray Train, Ray Data and Serve")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the embedded cluster if it is not running, and print its address."""
     from plugin_core.clusters import local_head
 
-    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s, preload)
+    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s, preload, full_dashboard)
     answer(_running(head), _facts(head), as_json)
 
 

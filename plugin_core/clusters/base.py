@@ -143,6 +143,8 @@ class LocalCluster(Standing):
     advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
     a small machine). `env_vars`, `env_files`: as in RayCluster. `preload`: if this step starts it, on Linux, one process
     imports torch, pandas and pyarrow, and workers and drivers are copies of it, unless variables are set for them.
+    `full_dashboard`: if this step starts it, its dashboard also has the pages of metrics, events, Ray Train, Ray Data and
+    Serve, which take processes of their own.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None
@@ -151,6 +153,7 @@ class LocalCluster(Standing):
     env_vars: Variables = field(default_factory=dict, repr=False, hash=False)
     env_files: Files = field(default_factory=dict, repr=False, hash=False)
     preload: Flag = True
+    full_dashboard: Flag = False
     autoscaling: bool = field(default=False, init=False)
     shares_this_machine: bool = field(default=True, init=False)
 
@@ -170,7 +173,9 @@ class LocalCluster(Standing):
     async def connect(self) -> JobsClient:
         from plugin_core.clusters import local_head
 
-        head = await asyncio.to_thread(local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s, self.preload)
+        head = await asyncio.to_thread(
+            local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s, self.preload, self.full_dashboard
+        )
         return JobsClient(head.address, head.token)
 
     async def lives(self) -> bool:

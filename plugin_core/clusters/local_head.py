@@ -143,17 +143,22 @@ def _read(kind: type[T], file: Path) -> T:
 
 
 def ensure(
-    num_cpus: int | None = None, num_gpus: int | None = None, idle_timeout_s: float = 300.0, preload: bool = True
+    num_cpus: int | None = None,
+    num_gpus: int | None = None,
+    idle_timeout_s: float = 300.0,
+    preload: bool = True,
+    full_dashboard: bool = False,
 ) -> Head:
     """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails."""
     folder = state_dir()
+    switches = [name for name, given in {"preload": preload, "full_dashboard": full_dashboard}.items() if given]
     with FileLock(folder / "lock"):
         head = current()
         if head is None:
             for left in folder.parent.glob(folder.name.rpartition("-")[0] + "-*"):
                 if left == folder or (left.lstat().st_uid == os.geteuid() and _is_dead(left)):
                     _clear_stale(left)
-            head = _start(folder, _keeper_command(folder, num_cpus, num_gpus, idle_timeout_s, preload))
+            head = _start(folder, _keeper_command(folder, num_cpus, num_gpus, idle_timeout_s, switches))
         (folder / "last_used").touch()
         return head
 
@@ -198,11 +203,11 @@ def _start(folder: Path, command: list[str]) -> Head:
 
 
 def _keeper_command(
-    folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float, preload: bool
+    folder: Path, num_cpus: int | None, num_gpus: int | None, idle_timeout_s: float, switches: list[str]
 ) -> list[str]:
     command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(folder), str(idle_timeout_s)]
     command += [str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
-    return [*command, "preload" if preload else ""]
+    return [*command, *switches]
 
 
 def _start_keeper(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -33,12 +33,12 @@ from plugin_core.clusters import machine
 from plugin_core.clusters.local_head import ALIVE, MARK, PLACE, TEMP_PREFIX, Head, end_head, here
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.ray_internals.fork_server import die_with_parent
-from plugin_core.ray_internals.forked import SOCKET
+from plugin_core.ray_internals.forked import FEW_PAGES, SOCKET
 
 #: Lower ports belong to well-known services; 10001 is Ray's.
 LOWEST_PORT = 11_000
 RAY = "ray.scripts.scripts"
-#: The same, with a fork server, which starts the workers.
+#: The same, with what the environment says: a fork server, which starts the workers; few pages of the dashboard.
 FORKING_RAY = "plugin_core.ray_internals.start_head"
 #: the head is on loopback: ignore the environment's proxies
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -137,8 +137,16 @@ def _die_with_parent() -> None:
         die_with_parent(signal.SIGTERM)
 
 
-def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | None, preload: bool = True) -> int:
-    """The keeper's main loop: start the head, publish it, watch for idleness, stop it. `preload`: see `LocalCluster`."""
+def keep(
+    folder: Path,
+    idle_timeout_s: float,
+    num_cpus: int,
+    num_gpus: int | None,
+    preload: bool = True,
+    full_dashboard: bool = False,
+) -> int:
+    """The keeper's main loop: start the head, publish it, watch for idleness, stop it. `preload`, `full_dashboard`: see
+    `LocalCluster`."""
     alive = (folder / ALIVE).open("a")  # stays open, and locked, until this process ends
     fcntl.flock(alive, fcntl.LOCK_SH)
     _publish(folder / PLACE, here())
@@ -152,6 +160,8 @@ def keep(folder: Path, idle_timeout_s: float, num_cpus: int, num_gpus: int | Non
     executable, module = plain_executable(temp_dir), RAY
     if preload and sys.platform == "linux":  # elsewhere a process that has imported so much does not survive a fork
         module, environment[SOCKET] = FORKING_RAY, os.path.join(temp_dir, "fork")
+    if not full_dashboard:
+        module, environment[FEW_PAGES] = FORKING_RAY, "1"
     ray = subprocess.Popen(
         ray_head_command(ports, ray_dir, num_cpus, num_gpus, executable, module),
         env=environment,
@@ -237,6 +247,7 @@ def _has_live_job(answer: list[dict[str, Any]]) -> bool:
 
 
 if __name__ == "__main__":
-    folder, idle_timeout_s, num_cpus, num_gpus, preload = sys.argv[1:]
+    folder, idle_timeout_s, num_cpus, num_gpus, *switches = sys.argv[1:]
     gpus = int(num_gpus) if num_gpus else None
-    sys.exit(keep(Path(folder), float(idle_timeout_s), int(num_cpus), gpus, preload == "preload"))
+    switched = {name: name in switches for name in ("preload", "full_dashboard")}
+    sys.exit(keep(Path(folder), float(idle_timeout_s), int(num_cpus), gpus, **switched))

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO, NoReturn
 
 #: Set for the raylet: the fork server's socket.
 SOCKET = "RAYTRAIN_FORK_SERVER"
+#: The variable by which a head is started with only some pages of the dashboard (see `start_head`).
+FEW_PAGES = "RAYTRAIN_FEW_PAGES"
 #: The variables that a runtime environment may set: none of the fork server's modules reads them when it is imported.
 #: Python reads PYTHONPATH when it starts; the fork server does the same with it. The cluster's `env_vars`, which may be
 #: any, come with RAYTRAIN_HANDOVER.

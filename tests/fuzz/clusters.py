@@ -62,6 +62,7 @@ FIELDS: dict[str, dict[str, list[Given]]] = {
     "LocalCluster": {
         **{"num_cpus": _UNITS, "num_gpus": _AT_LEAST_NONE, "idle_timeout_s": v.SECONDS},
         **{"env_vars": v.VARIABLES, "env_files": _FILES, "preload": v.FLAG},
+        "full_dashboard": v.FLAG,
     },
     "KubeRayCluster": {
         **{

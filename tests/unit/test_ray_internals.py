@@ -12,7 +12,7 @@ NEEDED = {
     "ray.data._internal.execution.execution_callback": {"ExecutionCallback"},
     "ray._private.dict": {"flatten_dict"},
     "ray._private.parameter": {"RayParams"},
-    "ray._private": {"utils"},
+    "ray._private": {"services", "utils"},
     "ray._private.worker": {"WORKER_MODE", "global_worker"},
     "ray._raylet": {"GcsClient", "setproctitle"},
     "ray.experimental.internal_kv": {"_internal_kv_get", "internal_kv_get_gcs_client"},
