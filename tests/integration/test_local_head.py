@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,25 @@ def test_its_state_is_readable_by_its_owner_only(head: Head) -> None:
     assert folder.stat().st_mode & 0o077 == 0
     assert (folder / "state.json").stat().st_mode & 0o077 == 0
     assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
+
+
+def pages(head: Head) -> set[str]:
+    """The modules of its dashboard that are processes."""
+    titles = [" ".join(process.cmdline()) for process in head.processes()]
+    return {found[1] for title in titles if (found := re.match(r"ray-dashboard-(\w+)-\d", title))}
+
+
+def test_its_dashboard_has_only_what_a_step_needs(head: Head) -> None:
+    assert pages(head) == {"JobHead", "StateHead", "NodeHead", "ReportHead"}
+
+
+@pytest.mark.slow
+def test_its_dashboard_has_all_pages_where_they_are_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    try:
+        assert pages(local_head.ensure(full_dashboard=True)) >= {"JobHead", "TrainHead", "DataHead", "MetricsHead"}
+    finally:
+        local_head.stop()
 
 
 @pytest.mark.slow
