@@ -21,6 +21,8 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     18: ("LeaseHeldError", "another retraining of the same model is running"),
     20: ("RestartError", "failure_policy ended the attempt for another one, and nobody follows the run; call it again"),
     21: ("GaveUpError", "failure_policy gave the training up"),
+    22: ("", "`raytrain rehearse`: the training forgets something when it resumes"),
+    23: ("", "`raytrain rehearse`: the training cannot be compared"),
     130: ("", "Ctrl-C; a run goes on, and the same command attaches to it again"),
 }
 

@@ -19,6 +19,7 @@ from plugin_core.driver.train import oom
 from plugin_core.driver.train.finite import check_finite
 from plugin_core.driver.train.frameworks import report_callbacks, world
 from plugin_core.driver.train.frameworks.seeds import set_seed
+from plugin_core.driver.train.rehearsal.observe import rehearsal
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import TRACEBACK
 from plugin_core.errors.shown import shown
@@ -132,6 +133,7 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     skip = max(0, taken - context.report_call_index)
     artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
     artifacts.begin()
+    rehearses = rehearsal(options.run_uri, context.get_world_rank())
     upload_here = _upload if context.get_world_rank() == 0 else checkpoint_manifest.upload
 
     def upload(checkpoint: Any, name: str) -> Any:
@@ -181,14 +183,21 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                 wait_until_registered(context)
             if checkpoint is not None:
                 was_blocked(context, time.monotonic() - began)
+            if rehearses is not None and rehearses.reported(metrics, name if checkpoint is not None else ""):
+                raise worker.Done
 
         def get_checkpoint(self) -> Any:
+            if rehearses is not None:
+                rehearses.asked_for_checkpoint = True
             own = super().get_checkpoint()
             if own is not None:
                 return for_the_node(own, options.run_uri)
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
-    worker.install(SafeTrainFnUtils())
+    utils = SafeTrainFnUtils()
+    if rehearses is not None:
+        rehearses.begin(worker.DistributedTrainFnUtils.get_checkpoint(utils))
+    worker.install(utils)
     worker.forbid_fit(_refuse_fit)
     return artifacts, log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
 
