@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 
@@ -61,20 +59,4 @@ def random_states() -> dict[str, str]:
         found["torch"] = digest(torch.random.get_rng_state())
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             found["cuda"] = digest(torch.cuda.get_rng_state())
-    return found
-
-
-def of_files(folder: str) -> dict[str, str]:
-    """The digests of a checkpoint's files, by their paths in it. A JSON file counts by its content."""
-    root, found = Path(folder), {}
-    for file in sorted(root.rglob("*")):
-        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(root).parts):
-            data = file.read_bytes()
-            if file.suffix == ".json":
-                try:
-                    found[str(file.relative_to(root))] = digest(json.loads(data))
-                    continue
-                except ValueError:
-                    pass
-            found[str(file.relative_to(root))] = hashlib.sha256(data).hexdigest()[:16]
     return found
