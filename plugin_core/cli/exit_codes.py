@@ -11,8 +11,11 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
         " AliasMovedError, ClusterUnreachableError",
         "bad input, a run without a result yet, or a cluster that does not answer; nothing was submitted",
     ),
-    10: ("UserCodeError", "your function raised"),
-    11: ("InfrastructureError, StorageError", "a process, node or connection was lost, or storage failed; try again"),
+    10: ("UserCodeError, NanLossError", "your function raised, or a loss that is watched is not finite"),
+    11: (
+        "InfrastructureError, HangError, StorageError",
+        "a process, node or connection was lost, or storage failed; try again",
+    ),
     12: ("StepError", "the step failed for another reason"),
     13: ("StepTimeoutError", "limits.timeout_s or limits.scheduling_timeout_s expired"),
     14: ("StepCancelledError", "the run was cancelled"),
