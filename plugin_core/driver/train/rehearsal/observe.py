@@ -104,11 +104,11 @@ class Rehearsal:
         if checkpoint is None:
             return
         name = posixpath.basename(checkpoint.path.rstrip("/"))
-        for file in self._place.names():
-            if file.endswith(".json"):
-                data = json.loads(self._place.child(file).read() or b"[]")
-                found = [line["index"] for line in data if line.get("checkpoint") == name]
-                self._index = max([self._index, *found])
+        files = [file for file in self._place.names() if file.endswith(".json")]
+        lines = [line for file in files for line in json.loads(self._place.child(file).read() or b"[]")]
+        # rank 0 names the checkpoint for all
+        found = [(-line["rank"], line["index"]) for line in lines if line.get("checkpoint") == name]
+        self._index = max(found, default=(0, 0))[1]
 
     # ---- while it trains
 
