@@ -98,10 +98,10 @@ def compare(straight: Noted, again: Noted, killed: Noted) -> Verdict:
     starts = sorted({_start(lines) for lines in later})
     seen = tuple(sorted(steady)), tuple(sorted(left_out))
     asked = any(line.get("asked") for lines in later for line in lines)
-    if starts == [0] and not any(line.get("checkpoint") for line in first.values()):
-        return Verdict(
-            UNCLEAR, "the train function reports no checkpoint, so there is nothing to resume from", (), (), *seen
-        )
+    if starts == [0]:
+        kept = any(line.get("checkpoint") for line in first.values())
+        why = "no checkpoint was there yet at a kill; expected more reports" if kept else "the train function reports none"
+        return Verdict(UNCLEAR, f"there is nothing to resume from: {why}", (), (), *seen)
     if not _differs(first, later, steady):
         return Verdict(RESUMES, "", (), tuple(starts), *seen)
     findings = list(_findings(first, later, steady, asked))

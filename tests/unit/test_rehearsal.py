@@ -93,7 +93,9 @@ def test_a_training_that_cannot_be_compared_says_why() -> None:
     assert compare(Noted(), Noted(), Noted()).verdict == UNCLEAR
     bare = [{**each, "checkpoint": ""} for each in process()]
     again = Noted([bare[:6], [{**each, "time": 1.0} for each in bare]])
-    assert "reports no checkpoint" in compare(Noted([bare]), Noted([bare]), again).why
+    assert compare(Noted([bare]), Noted([bare]), again).why.endswith("from: the train function reports none")
+    late = Noted([process(last=2), process(when=1.0)])
+    assert compare(Noted([process()]), Noted([process()]), late).why.endswith("yet at a kill; expected more reports")
 
 
 def test_equal_content_has_an_equal_digest() -> None:
