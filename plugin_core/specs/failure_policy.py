@@ -39,7 +39,7 @@ class FailureRule(Model):
     def _restarts(self) -> Self:
         if self.action == "give_up":
             for field in ("at_most", "back", "change", "exclude_node_after"):
-                if field in self.model_fields_set:
+                if getattr(self, field) != type(self).model_fields[field].default:
                     raise ValueError(f"{field}: got it with action 'give_up'; expected it with 'restart'")
         for name, value in self.change.items():
             if isinstance(value, dict) and TIMES in value:

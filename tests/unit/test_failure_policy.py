@@ -24,6 +24,7 @@ from plugin_core.runs.history import History
 from plugin_core.runs.recovery import Recovery
 from plugin_core.specs import TrainSpec, TuneSpec
 from plugin_core.specs.failure_policy import CAUSES, FailurePolicy, changed
+from plugin_core.specs.parse import parse_spec
 from plugin_core.supervisor.decide import Do, Job, Observed, decide
 
 CONFIG = {"batch_size": 64, "lr": 0.1}
@@ -270,6 +271,11 @@ def test_a_wrong_rule_is_refused_in_a_sentence(policy: dict[str, Any], sentence:
         spec(failure_policy=policy)
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_policy_is_the_same_after_a_way_through_a_file() -> None:
+    given = spec(failure_policy={"hang": {"action": "give_up"}, "nan_loss": {"back": 1, "change": {"lr": {"times": 0.5}}}})
+    assert parse_spec(given.to_json()) == given
 
 
 def test_only_a_number_can_be_multiplied() -> None:
