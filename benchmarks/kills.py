@@ -12,6 +12,7 @@ Effective time is the time of steps that advanced the training ÷ wall time. A s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import psutil
 from rich.console import Console
@@ -104,7 +105,14 @@ class Program:
     """A program that has to be started again when it ends."""
 
     title = "torchrun --max-restarts"
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "--max-restarts=10000", "-m"]
+    command: ClassVar = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={WORKERS}",
+        "--max-restarts=10000",
+        "-m",
+    ]
     way = "torchrun"
 
     def __init__(self, folder: Path):
@@ -155,7 +163,7 @@ class Program:
 
 class Bare(Program):
     title = "bare Ray Train"
-    command = ["-m"]
+    command: ClassVar = ["-m"]
     way = "bare"
 
     def __init__(self, folder: Path):
@@ -234,7 +242,7 @@ def show(ways: list[Way], trails: list[Trail], began: float, ended: float, kills
         entries = [entry for entry in trail.entries() if began <= entry["time"] <= ended]
         different = len({entry["step"] for entry in entries})
         times = [began, *(entry["time"] for entry in entries), ended]
-        gap = max(after - before for before, after in zip(times, times[1:], strict=False))
+        gap = max(after - before for before, after in itertools.pairwise(times))
         effective = different * STEP_S / (ended - began)
         table.add_row(way.title, f"{effective:.3f}", str(len(entries) - different), f"{gap:.1f}", str(way.by_hand))
     Console().print(table)

@@ -132,7 +132,9 @@ def test_give_up_is_not_retried_by_any_budget(tmp_path: Path, trail: Trail, clus
     trail.wait_for(4)
     kill(trail.entries(rank=1)[-1]["pid"])
     error = running.error()
-    assert isinstance(error, GaveUpError) and not error.retryable and error.cause == "worker_lost"
+    assert isinstance(error, GaveUpError)
+    assert not error.retryable
+    assert error.cause == "worker_lost"
     assert running.rundir.latest() == 1
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
@@ -143,7 +145,8 @@ def test_a_lost_driver_follows_the_same_table(tmp_path: Path, trail: Trail, clus
     for driver in drivers(running.rundir.uri):
         driver.kill()
     error = running.error()
-    assert isinstance(error, GaveUpError) and error.cause == "infrastructure"
+    assert isinstance(error, GaveUpError)
+    assert error.cause == "infrastructure"
     assert running.rundir.latest() == 1
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
@@ -151,7 +154,8 @@ def test_a_lost_driver_follows_the_same_table(tmp_path: Path, trail: Trail, clus
 def test_an_exception_is_restarted_as_often_as_its_rule_says(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     running = Running(training(tmp_path, trail, "raises", user_code={"at_most": 2}), cluster)
     error = running.error()
-    assert isinstance(error, UserCodeError) and error.cause == "user_code"
+    assert isinstance(error, UserCodeError)
+    assert error.cause == "user_code"
     assert sum(entry["step"] == 5 for entry in trail.entries(rank=1)) == 3
     assert [entry["phase"] for entry in failures(running)] == ["restarting", "restarting", "failed"]
 

@@ -138,7 +138,8 @@ def test_a_rule_has_a_budget_of_its_own_over_the_whole_run() -> None:
     court = judge(worker_lost={"at_most": 2})
     assert [court.verdict(failed(_1=gone())).error for _ in range(2)] == [None, None]
     ended = court.verdict(failed(_1=gone())).error
-    assert isinstance(ended, GaveUpError) and not ended.retryable
+    assert isinstance(ended, GaveUpError)
+    assert not ended.retryable
     assert ended.message.endswith("failure_policy.worker_lost.at_most allows no more than 2 restarts")
     later = judge(worker_lost={"at_most": 2})
     later.recovery.restarts["worker_lost"] = 2  # of earlier attempts
@@ -150,8 +151,10 @@ def test_a_rule_has_a_budget_of_its_own_over_the_whole_run() -> None:
 def test_give_up_ends_what_would_be_restarted_and_an_exception_stays_what_it_is() -> None:
     court = judge(worker_lost={"action": "give_up"}, user_code={"action": "give_up"})
     lost, mine = court.verdict(failed(_1=gone())).error, court.verdict(failed(_0=MINE)).error
-    assert isinstance(lost, GaveUpError) and lost.cause == "worker_lost"
-    assert isinstance(mine, UserCodeError) and mine.cause == "user_code"
+    assert isinstance(lost, GaveUpError)
+    assert lost.cause == "worker_lost"
+    assert isinstance(mine, UserCodeError)
+    assert mine.cause == "user_code"
 
 
 def test_an_exception_is_restarted_where_the_policy_says_so() -> None:
@@ -163,7 +166,9 @@ def test_an_exception_is_restarted_where_the_policy_says_so() -> None:
 def test_changed_values_hold_for_all_later_attempts_and_are_changed_further() -> None:
     court = judge(gpu_oom={"change": {"batch_size": {"times": 0.5}, "lr": 0.01}, "at_most": -1})
     first = court.verdict(failed(_0=PEER, _1=GPU))
-    assert isinstance(first.error, RestartError) and first.error.retryable and first.error.cause == "gpu_oom"
+    assert isinstance(first.error, RestartError)
+    assert first.error.retryable
+    assert first.error.cause == "gpu_oom"
     assert first.entry["changed"] == {"batch_size": 32, "lr": 0.01}
     assert "restarts with batch_size=32, lr=0.01" in first.why
     assert court.verdict(failed(_1=GPU)).entry["changed"] == {"batch_size": 16}
@@ -189,7 +194,8 @@ def test_a_node_is_excluded_after_so_many_failures_of_its_own() -> None:
     assert court.verdict(failed(_1=gone())).error is None
     assert court.verdict(failed(_0=gone())).error is None, "that was another node"
     verdict = court.verdict(failed(_1=gone()))
-    assert isinstance(verdict.error, RestartError) and verdict.entry["excluded"] == "node1"
+    assert isinstance(verdict.error, RestartError)
+    assert verdict.entry["excluded"] == "node1"
     assert court.verdict(failed(_1=gone())).error is None, "it is excluded already"
 
 
@@ -311,7 +317,7 @@ def test_a_loss_that_is_no_finite_number_is_noticed(value: Any) -> None:
         check_finite({"loss": value}, [])  # text is no number
         return
     for metrics in ({"loss": value}, {"val_loss": value}, {"train": {"loss": value}}):
-        with pytest.raises(NanLossError, match="the reported (loss|val_loss|train/loss) is (nan|inf)"):
+        with pytest.raises(NanLossError, match=r"the reported (loss|val_loss|train/loss) is (nan|inf)"):
             check_finite(metrics, [])
     check_finite({"accuracy": value}, [])
     with pytest.raises(NanLossError, match="the reported accuracy is"):
