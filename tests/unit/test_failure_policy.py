@@ -130,7 +130,8 @@ def test_without_a_rule_lost_workers_are_replaced_and_exceptions_end_the_trainin
     assert verdict.entry == {"cause": "worker_lost", "node": "node1", "failure": 1, "most": 1}
     assert court.verdict(first) is verdict, "an error is judged once"
     ended = court.verdict(second).error
-    assert ended is not None and ended.retryable and ended.cause == "worker_lost", "max_failures is spent"
+    assert ended is not None, "max_failures is spent"
+    assert (ended.retryable, ended.cause) == (True, "worker_lost")
     assert isinstance(court.verdict(third).error, UserCodeError)
 
 
