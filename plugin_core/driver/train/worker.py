@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import posixpath
@@ -136,9 +137,9 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     rehearses = rehearsal(options.run_uri, context.get_world_rank())
     upload_here = _upload if context.get_world_rank() == 0 else checkpoint_manifest.upload
 
-    def upload(checkpoint: Any, name: str) -> Any:
+    def upload(checkpoint: Any, name: str, by: Callable[[Any, str], Any] = upload_here) -> Any:
         with uploading(context):
-            return upload_here(checkpoint, name)
+            return by(checkpoint, name)
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
         """Ray's hook for replacing `ray.train.report` and `get_checkpoint` in a worker."""
@@ -169,7 +170,9 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
             if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
                 checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD:
-                kwargs.setdefault("checkpoint_upload_fn", upload)
+                # `ray.train.report` passes None where its caller gave none
+                users = kwargs.get("checkpoint_upload_fn")
+                kwargs["checkpoint_upload_fn"] = functools.partial(upload, by=users) if users is not None else upload
             super().report(
                 _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
             )
