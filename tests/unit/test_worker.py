@@ -12,6 +12,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+import ray.train
 from ray import tune
 from ray.train import Checkpoint, ScalingConfig
 from ray.train._internal import session
@@ -26,6 +27,7 @@ from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, for_th
 from plugin_core.errors import SpecError
 from plugin_core.ray_internals import worker
 from plugin_core.runs.directory import RunDir
+from plugin_core.storage import checkpoint_manifest
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,24 @@ def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[
         warnings.simplefilter("error")
         assert run_loop(loop, tmp_path) == (str(tmp_path / "warm"), 1, None)
     assert reports == [({"loss": 0.5, "nan": None}, None), ({"loss": 0.1}, checkpoint)]
+
+
+def test_a_checkpoint_is_uploaded_with_its_manifest_unless_the_loop_uploads_it(
+    tmp_path: Path, reports: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ray.train.report` itself passes an upload function in any case: None, where its caller gives none."""
+    uploads: list[Any] = []
+    told = worker.DistributedTrainFnUtils
+    monkeypatch.setattr(told, "report", lambda self, *given, **options: uploads.append(options["checkpoint_upload_fn"]))
+    monkeypatch.setattr(checkpoint_manifest, "upload", lambda checkpoint, name: "with a manifest")
+    checkpoint = tune.Checkpoint.from_directory(tmp_path)
+
+    def loop(config: dict[str, Any]) -> None:
+        ray.train.report({"loss": 0.1}, checkpoint)
+        ray.train.report({"loss": 0.1}, checkpoint, checkpoint_upload_fn=lambda checkpoint, name: "the loop's own")
+
+    run_loop(loop, tmp_path)
+    assert [upload(checkpoint, "name") for upload in uploads] == ["with a manifest", "the loop's own"]
 
 
 def test_a_loop_that_tells_ray_tune_it_is_done_ends(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:
