@@ -59,6 +59,7 @@ def chain(storage: str, rows: Path, cluster: Any) -> None:
     assert trained.load().metrics["epoch"] == 2
     kept = [name for name in RunDir.at(trained.run.uri).location.names() if name.startswith("checkpoint_a")]
     assert kept == ["checkpoint_a001_000003"]
+    assert RunDir.at(trained.run.uri).location.child(kept[0], ".manifest").names() == ["00000.json"]
 
     evaluated = run(
         EvaluateSpec(
