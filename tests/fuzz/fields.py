@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plugin_core.specs.failure_policy import CAUSES
 from tests.fuzz import values as v
 from tests.fuzz.values import Given
 
@@ -145,6 +146,7 @@ SWITCHES: dict[str, list[Given]] = {
     "failure_policy.gpu_oom.change.lr": v.PLAIN,
     "failure_policy.gpu_oom.exclude_node_after": v.COUNT,
     "failure_policy.nan_loss.metrics": v.NAMES,
+    **{f"failure_policy.{cause}": v.CONFIG for cause in CAUSES},
     "run_config.failure_config.nccl_hang": v.CONFIG,
     "run_config.failure_config.nccl_hang.action": v.WORD,
     "run_config.failure_config.nccl_hang.confirm_duration_s": v.SECONDS,

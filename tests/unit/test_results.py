@@ -159,8 +159,10 @@ def test_only_infrastructure_errors_are_retryable() -> None:
         "ClusterUnreachableError",
         "StorageError",
         "InfrastructureError",
+        "HangError",
         "StorageFullError",
         "LeaseHeldError",
+        "RestartError",
     }
 
 

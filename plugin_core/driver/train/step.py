@@ -176,7 +176,7 @@ def _finite(spec: TrainSpec) -> list[str] | None:
     return None if rule is None else list(rule.metrics or [])
 
 
-def _scaling_config(spec: TrainSpec, room: dict[str, float] | None, excluded: Sequence[str]) -> Any:
+def _scaling_config(spec: TrainSpec, room: dict[str, float] | None, excluded: Sequence[str] = ()) -> Any:
     """`room`: see `StepContext`. `excluded`: ids of nodes that the workers do without."""
     from ray.train import ScalingConfig
 
