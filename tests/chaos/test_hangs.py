@@ -182,5 +182,5 @@ def test_an_upload_through_a_slow_network_is_no_hang(
     running = Running(spec, cluster)
     result = running.result()
     assert (result.metrics["step"], result.warnings) == (7, [])
-    (checkpoint,) = [entry for entry in JournalReader(running.rundir) if entry.get("checkpoint")]
-    assert checkpoint["blocked_s"] > 6.0, "the upload was slow"
+    # told with a report after it
+    assert sum(entry.get("blocked_s", 0.0) for entry in JournalReader(running.rundir)) > 6.0, "the upload was slow"
