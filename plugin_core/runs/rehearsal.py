@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,9 +102,15 @@ def compare(straight: Noted, again: Noted, killed: Noted) -> Verdict:
         kept = any(line.get("checkpoint") for line in first.values())
         why = "no checkpoint was there yet at a kill; expected more reports" if kept else "the train function reports none"
         return Verdict(UNCLEAR, f"there is nothing to resume from: {why}", (), (), *seen)
-    if not _differs(first, later, steady):
+    short = _ended_before(first, killed.notes())
+    # what is made from a checkpoint of a process that differs says nothing about the resume
+    since = min((_start(lines) for lines in later if _differs(first, lines, steady)), default=None)
+    if since is None and short is None:
         return Verdict(RESUMES, "", (), tuple(starts), *seen)
-    findings = list(_findings(first, later, steady, asked))
+    first_ones = [lines for lines in later if _start(lines) == since]
+    findings = list(_findings(first, first_ones, steady, asked)) if first_ones else []
+    if short is not None and all(each.what not in ("checkpoint", "epoch") for each in findings):
+        findings.insert(0, short)
     named = " and ".join(each.what for each in findings if each.what) or "something"
     return Verdict(FORGETS, f"the train function forgets: {named}", tuple(findings), tuple(starts), *seen)
 
@@ -136,13 +142,27 @@ def _steady(first: Notes, second: Notes) -> tuple[set[str], set[str]]:
     return steady - left_out, left_out
 
 
-def _differs(first: Notes, later: Iterable[list[dict[str, Any]]], steady: set[str]) -> bool:
-    """Whether anything that matters differs after a resume. Random numbers matter by what they do."""
-    for line in (line for lines in later for line in lines if line["what"] == "reports"):
+def _differs(first: Notes, lines: list[dict[str, Any]], steady: set[str]) -> bool:
+    """Whether anything that matters differs in a resumed process. Random numbers matter by what they do."""
+    for line in (line for line in lines if line["what"] == "reports"):
         expected = first.get(_key(line))
         if expected is None or _changes(expected, line, steady):
             return True
     return False
+
+
+def _ended_before(first: Notes, killed: Notes) -> Finding | None:
+    """A training with kills that ends after fewer reports than without: it counts wrong. Notes of single reports may be
+    missing without that, of a rank that went down with another one."""
+    for rank in sorted({rank for _, rank, _ in first}):
+        last, expected = (
+            max((index for what, of, index in notes if (what, of) == ("reports", rank)), default=0)
+            for notes in (killed, first)
+        )
+        if last < expected:
+            says = f"the resumed training ends after report {last}, the straight one makes {expected}"
+            return Finding("epoch", last, rank, says, MENDS["epoch"])
+    return None
 
 
 def _changes(expected: dict[str, Any], line: dict[str, Any], steady: set[str]) -> list[str]:
@@ -159,9 +179,10 @@ def _findings(first: Notes, later: list[list[dict[str, Any]]], steady: set[str],
                 named.add(what)
                 yield Finding(what, _start(lines), line["rank"], says, MENDS[what])
     if not named:
-        line = next(each for lines in later for each in lines if each["what"] == "reports")
-        expected = first.get(_key(line), {})
-        names = ", ".join(_changes(expected, line, steady)) or "its reports"
+        reports = (each for lines in later for each in lines if each["what"] == "reports")
+        line = next(each for each in reports if _key(each) not in first or _changes(first[_key(each)], each, steady))
+        expected = first.get(_key(line))
+        names = ", ".join(_changes(expected, line, steady)) if expected is not None else "the number of its reports"
         says = f"after the resume it differs in {names}, and nothing that can be seen from outside explains it"
         yield Finding("", line["index"], line["rank"], says, MENDS[""])
 
@@ -200,19 +221,31 @@ def _of_process(
             says = f"{at} the scheduler is at {line['scheduler']}, where it was at {expected['scheduler']}"
         yield "scheduler", says, line
     if "scaler" in changes:
-        yield "scaler", f"{at} the scale is {_short(line['scaler'])}, where it was {_short(expected['scaler'])}", line
-    if "data" in changes and counted:
-        yield "sampler", f"{at} the batch is another one than without the kill", line
+        yield "scaler", f"{at} {_of_scalers(line['scaler'], expected['scaler'])}", line
     random = [name for name in expected["random"] if f"random.{name}" in steady and _is_used(first, line["rank"], name)]
     other = [name for name in random if expected["random"][name] != line["random"].get(name)]
+    # a loader that shuffles without a generator draws its order from PyTorch's random numbers
+    drawn = bool(line.get("drawn")) and "torch" in other
+    if "data" in changes and counted and not drawn:
+        yield "sampler", f"{at} the batch is another one than without the kill", line
     if other:
-        yield "random numbers", f"{at} the random numbers of {', '.join(other)} are others than without the kill", line
+        says = f"{at} the random numbers of {', '.join(other)} are others than without the kill"
+        follows = ", and the data loader draws the order of its batches from them" if drawn and "data" in changes else ""
+        yield "random numbers", says + follows, line
 
 
 def _is_used(first: Notes, rank: int, name: str) -> bool:
     """Whether a straight run draws from these random numbers while it trains."""
     states = {line["random"].get(name) for (what, of, _), line in first.items() if what == "enters" and of == rank}
     return len(states) > 1
+
+
+def _of_scalers(now: list[list[float]], before: list[list[float]]) -> str:
+    """What differs between scalers now and without the kill: their scales, or else the steps that they counted."""
+    scales, steps = ([_short([each[part] for each in scalers]) for scalers in (now, before)] for part in (0, 1))
+    if scales[0] != scales[1]:
+        return f"the scale is {scales[0]}, where it was {scales[1]}"
+    return f"the scaler has counted {steps[0]} steps at its scale, where it had counted {steps[1]}"
 
 
 def _short(values: list[float]) -> str:

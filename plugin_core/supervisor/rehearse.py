@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import secrets
 import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,6 +55,10 @@ def rehearse(
     workers = min(spec.scaling_config.worker_range[0], WORKERS)
     draw = random.Random(seed)
     plan = {index: draw.randrange(workers) for index in sorted(draw.sample(range(2, reports), kills))}
+    # under the names of an earlier rehearsal, `run` would return that one's results
+    names = f"rehearsal-{secrets.token_hex(4)}"
+    if storage is not None:
+        log(f"the runs are kept in {storage} as {names}-…")
     with tempfile.TemporaryDirectory(prefix="raytrain-rehearsal-") as folder:
 
         def noted(name: str, kill: Mapping[int, int]) -> Noted:
@@ -61,7 +66,7 @@ def rehearse(
                 f"{name}: {reports} reports"
                 + "".join(f", rank {rank} killed after report {at}" for at, rank in kill.items())
             )
-            shortened = _shortened(spec, name, storage or folder, workers, reports, kill, config or {})
+            shortened = _shortened(spec, f"{names}-{name}", storage or folder, workers, reports, kill, config or {})
             run(shortened, where, progress=False)
             return Noted.read(RunDir.of(shortened))
 

@@ -1,5 +1,6 @@
 """How a training that was killed is compared with one straight through: on notes, without a cluster."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ def line(what: str, rank: int, index: int, when: float, **wrong: Any) -> dict[st
     found: dict[str, Any] = {
         **{"what": what, "rank": rank, "index": index, "time": when, "optimizer_is_empty": "optimizer" in wrong},
         **{"weights": f"w{index}", "optimizer": f"o{index}", "lr": [0.1 / (index + 1)], "scheduler": [index]},
-        **{"scaler": [16.0 * index], "data": [f"d{index}"], "random": {"torch": f"r{index}", "python": "still"}},
+        **{"scaler": [[16.0 * index, 2.0]], "drawn": False, "data": [f"d{index}"], "random": {"torch": f"r{index}", "python": "still"}},
     }
     if what == "reports":
         found |= {"metrics": {"epoch": index - 1, "loss": 1 / index}, "checkpoint": f"checkpoint_{index}", "asked": True}
@@ -60,16 +61,58 @@ def test_the_same_reports_after_a_resume_are_a_training_that_resumes() -> None:
     ({"optimizer": "fresh", "loss": 9.0}, ["optimizer"]),
     ({"scheduler": [0]}, ["scheduler"]),
     ({"lr": [0.1], "loss": 9.0}, ["scheduler"]),
-    ({"scaler": [16.0]}, ["scaler"]),
+    ({"scaler": [[16.0, 2.0]]}, ["scaler"]),
     ({"data": ["d0"], "loss": 9.0}, ["sampler"]),
     ({"random": {"torch": "r0", "python": "still"}, "loss": 9.0}, ["random numbers"]),
     ({"optimizer": "fresh", "scheduler": [0]}, ["optimizer", "scheduler"]),
+    ({"random": {"torch": "r0", "python": "still"}, "data": ["d0"]}, ["sampler", "random numbers"]),
+    ({"random": {"torch": "r0", "python": "still"}, "data": ["d0"], "drawn": True}, ["random numbers"]),
+    ({"data": ["d0"], "drawn": True}, ["sampler"]),
     ({"loss": 9.0}, [""]),
 ])  # fmt: skip
 def test_each_forgotten_piece_is_named(wrong: dict[str, Any], what: list[str]) -> None:
     found = verdict(**wrong)
     assert found.verdict == FORGETS
     assert [finding.what for finding in found.findings] == what
+
+
+def test_a_scaler_at_the_same_scale_is_told_by_its_steps() -> None:
+    straight = Noted([process(scaler=[[16.0, 9.0]])])
+    killed = Noted([process(last=3, scaler=[[16.0, 9.0]]), process(first=4, when=1.0, scaler=[[16.0, 0.0]])])
+    (finding,) = compare(straight, straight, killed).findings
+    assert finding.what == "scaler"
+    assert finding.says.endswith("the scaler has counted 0 steps at its scale, where it had counted 9")
+
+
+def test_what_a_second_resume_takes_over_from_a_wrong_process_is_no_finding() -> None:
+    """Its checkpoint is of a training that already differs: weights and optimizer are other ones, and restored."""
+    wrong = {"weights": "other", "optimizer": "other", "loss": 9.0}
+    first = process(first=3, last=4, when=1.0)
+    first[0] = first[0] | {"data": ["d0"]}
+    first[1:] = [each | {key: value for key, value in wrong.items() if key != "loss"} for each in first[1:]]
+    killed = Noted([process(last=2), first, process(first=5, when=2.0, **wrong)])
+    found = compare(Noted([process()]), Noted([process()]), killed)
+    assert [(finding.what, finding.report) for finding in found.findings] == [("sampler", 2)]
+    assert found.resumed == (2, 4)
+
+
+def test_a_mistake_that_only_the_second_resume_makes_is_found() -> None:
+    killed = Noted([process(last=2), process(first=3, last=4, when=1.0), process(first=5, when=2.0, optimizer="fresh")])
+    found = compare(Noted([process()]), Noted([process()]), killed)
+    assert [(finding.what, finding.report) for finding in found.findings] == [("optimizer", 4)]
+
+
+def test_a_training_that_ends_earlier_after_a_resume_counts_wrong() -> None:
+    found = compare(Noted([process()]), Noted([process()]), Noted([process(last=3), process(first=4, last=4, when=1.0)]))
+    assert (found.verdict, [finding.what for finding in found.findings]) == (FORGETS, ["epoch"])
+    assert found.findings[0].says == "the resumed training ends after report 4, the straight one makes 5"
+
+
+def test_a_report_that_went_down_with_another_rank_is_no_finding() -> None:
+    straight = Noted([process(), process(rank=1)])
+    # rank 0 went down before it noted report 3, whose checkpoint is there
+    killed = Noted([process(last=2), process(first=4, when=1.0), process(1, last=3), process(1, first=4, when=1.0)])
+    assert compare(straight, straight, killed).verdict == RESUMES
 
 
 def test_random_numbers_that_change_nothing_are_no_finding() -> None:
@@ -96,6 +139,20 @@ def test_a_training_that_cannot_be_compared_says_why() -> None:
     assert compare(Noted([bare]), Noted([bare]), again).why.endswith("from: the train function reports none")
     late = Noted([process(last=2), process(when=1.0)])
     assert compare(Noted([process()]), Noted([process()]), late).why.endswith("yet at a kill; expected more reports")
+
+
+def test_each_rehearsal_has_runs_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Under the same names in the same storage, `run` would return the results of the rehearsal before."""
+    names: list[str | None] = []
+
+    def noting(spec: TrainSpec, *_: Any, **__: Any) -> None:
+        names.append(spec.run_config.name)
+
+    monkeypatch.setattr("plugin_core.supervisor.rehearse.run", noting)
+    spec = TrainSpec(framework="python", train_loop_per_worker="devtools.steps:counting_loop")
+    for _ in range(2):
+        rehearse(spec, storage=str(tmp_path))
+    assert len(set(names)) == 6
 
 
 def test_equal_content_has_an_equal_digest() -> None:

@@ -173,6 +173,8 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                 # `ray.train.report` passes None where its caller gave none
                 users = kwargs.get("checkpoint_upload_fn")
                 kwargs["checkpoint_upload_fn"] = functools.partial(upload, by=users) if users is not None else upload
+            if rehearses is not None and checkpoint is not None:
+                rehearses.reports(name)
             super().report(
                 _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
             )

@@ -20,6 +20,8 @@ from plugin_core.specs.json_values import json_safe
 
 #: The variable that makes a worker rehearse: the number of reports, and those after which it is killed, as JSON.
 VARIABLE = "RAYTRAIN_REHEARSAL"
+#: What says where a learning rate's scheduler stands; the last four are those of ReduceLROnPlateau and of warm restarts.
+POSITIONS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter", "T_cur")
 
 
 def rehearsal(run_uri: str, rank: int) -> Rehearsal | None:
@@ -47,6 +49,9 @@ class Rehearsal:
         self._schedulers: list[weakref.ref[Any]] = []
         self._scalers: list[weakref.ref[Any]] = []
         self._batches: list[str] = []
+        self._last_batch: list[str] = []
+        self._used: list[str] = []
+        self._drawn = False
         self._index = 0
         self._begun = False
         self.asked_for_checkpoint = False
@@ -60,15 +65,20 @@ class Rehearsal:
 
         _note_made(torch.optim.Optimizer, self._optimizers)
         _note_made(torch.optim.lr_scheduler.LRScheduler, self._schedulers)
+        # a subclass that does not call its base's constructor
+        _note_made(torch.optim.lr_scheduler.ReduceLROnPlateau, self._schedulers)
         _note_made(torch.amp.GradScaler, self._scalers)
         register_optimizer_step_pre_hook(lambda *_: self._step())
         loader = torch.utils.data.dataloader._BaseDataLoaderIter
+        drawing = {getattr(torch.utils.data, f"{kind}RandomSampler") for kind in ("", "Subset", "Weighted")}
         given = loader.__next__
 
         @functools.wraps(given)
         def noted(iterator: Any) -> Any:
             batch = given(iterator)
-            self._batches.append(digest(batch))
+            sampler = getattr(iterator._index_sampler, "sampler", iterator._index_sampler)
+            self._drawn = type(sampler) in drawing and sampler.generator is None
+            self._took(batch)
             return batch
 
         loader.__next__ = loader.next = noted
@@ -89,7 +99,7 @@ class Rehearsal:
             class Noted:
                 def __iter__(self) -> Iterator[Any]:
                     for batch in batches:
-                        rehearses._batches.append(digest(batch))
+                        rehearses._took(batch)
                         yield batch
 
             return Noted()
@@ -104,26 +114,36 @@ class Rehearsal:
         if checkpoint is None:
             return
         name = posixpath.basename(checkpoint.path.rstrip("/"))
-        files = [file for file in self._place.names() if file.endswith(".json")]
-        lines = [line for file in files for line in json.loads(self._place.child(file).read() or b"[]")]
-        # rank 0 names the checkpoint for all
-        found = [(-line["rank"], line["index"]) for line in lines if line.get("checkpoint") == name]
-        self._index = max(found, default=(0, 0))[1]
+        self._index = int(self._place.child(f"{name}.index").read() or b"0")
 
     # ---- while it trains
 
+    def _took(self, batch: Any) -> None:
+        self._last_batch = [digest(batch)]
+        self._batches += self._last_batch
+
     def _step(self) -> None:
-        """An optimizer is about to step, in any of its forms."""
+        """An optimizer is about to step, in any of its forms. Its batch is the last one that was taken: those that a resumed
+        loop takes only to skip them have no step."""
+        self._used += self._last_batch
         if not self._begun:
             self._begun = True
-            self._note("enters", {**self._state(), "random": random_states(), "data": self._batches[:1]})
+            more = {"random": random_states(), "data": self._last_batch, "drawn": self._drawn}
+            self._note("enters", {**self._state(), **more})
+
+    def reports(self, checkpoint: str) -> None:
+        """A report with a checkpoint of this name begins. Rank 0 names it for all ranks, and may be killed with another
+        rank before the report returns, while the checkpoint stays."""
+        if self._rank == 0:
+            self._place.child(f"{checkpoint}.index").write(str(self._index + 1).encode())
 
     def reported(self, metrics: Mapping[str, Any], checkpoint: str) -> bool:
         """A report was registered. `checkpoint`: its name, "" without one. Returns whether the loop ends with it."""
         self._index += 1
         more = {"metrics": json_safe(dict(metrics)), "checkpoint": checkpoint, "asked": self.asked_for_checkpoint}
-        self._note("reports", {**self._state(), "data": [digest(self._batches)] if self._batches else [], **more})
-        self._batches, self._begun = [], False
+        data = self._used if _living(self._optimizers) else self._batches
+        self._note("reports", {**self._state(), "data": [digest(data)] if data else [], **more})
+        self._batches, self._used, self._begun = [], [], False
         if self._kills.get(self._index) == self._rank and self._place.child(f"killed-{self._index}").create(b"{}"):
             os.kill(os.getpid(), signal.SIGKILL)
         return self._index >= self._reports
@@ -139,8 +159,8 @@ class Rehearsal:
             "optimizer": digest(states) if optimizers else "",
             "optimizer_is_empty": bool(optimizers) and not any(state for group in states for state in group),
             "lr": [float(group.get("lr", 0.0)) for group in groups],
-            "scheduler": [int(getattr(each, "last_epoch", 0)) for each in _living(self._schedulers)],
-            "scaler": [float(each.get_scale()) for each in _living(self._scalers) if each.is_enabled()],
+            "scheduler": [_position(each) for each in _living(self._schedulers)],
+            "scaler": [_scale(each) for each in _living(self._scalers) if each.is_enabled()],
         }
 
     def _note(self, what: str, state: dict[str, Any]) -> None:
@@ -159,6 +179,17 @@ def _note_made(cls: Any, made: list[weakref.ref[Any]]) -> None:
             made.append(weakref.ref(self))
 
     cls.__init__ = init
+
+
+def _position(scheduler: Any) -> list[Any]:
+    """Where a scheduler stands. Its whole state is no measure: one that was made with `last_epoch` is right too."""
+    return [json_safe(getattr(scheduler, name)) for name in POSITIONS if hasattr(scheduler, name)]
+
+
+def _scale(scaler: Any) -> list[float]:
+    """A GradScaler's scale, and the steps since it changed."""
+    state = scaler.state_dict()
+    return [float(state["scale"]), float(state["_growth_tracker"])]
 
 
 def _living(made: list[weakref.ref[Any]]) -> list[Any]:
