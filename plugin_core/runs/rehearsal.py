@@ -93,16 +93,16 @@ def compare(straight: Noted, again: Noted, killed: Noted) -> Verdict:
         why = f"two straight runs differ in {names}; expected a train function that does the same each time, by its seed"
         return Verdict(UNCLEAR, why, left_out=tuple(sorted(left_out)))
     later = list(killed.resumed())
-    if not later:
+    short = _ended_before(first, killed.notes())
+    if not later and short is None:
         return Verdict(UNCLEAR, "no worker was killed: the training ended before; expected more reports")
     starts = sorted({_start(lines) for lines in later})
     seen = tuple(sorted(steady)), tuple(sorted(left_out))
     asked = any(line.get("asked") for lines in later for line in lines)
-    if starts == [0]:
+    if later and starts == [0]:
         kept = any(line.get("checkpoint") for line in first.values())
         why = "no checkpoint was there yet at a kill; expected more reports" if kept else "the train function reports none"
         return Verdict(UNCLEAR, f"there is nothing to resume from: {why}", (), (), *seen)
-    short = _ended_before(first, killed.notes())
     # what is made from a checkpoint of a process that differs says nothing about the resume
     since = min((_start(lines) for lines in later if _differs(first, lines, steady)), default=None)
     if since is None and short is None:

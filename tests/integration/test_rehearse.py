@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from example_flows.frameworks import NAMES, example, installed
 from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec
 from plugin_core.runs.rehearsal import FORGETS, RESUMES, UNCLEAR, Verdict
+from plugin_core.specs import load_spec
 from plugin_core.supervisor.rehearse import rehearse
 
 LOOPS = "tests.support.forgetful"
@@ -48,6 +50,32 @@ def test_a_train_function_that_restores_all_resumes(cluster: LocalCluster) -> No
     assert (found.verdict, found.findings) == (RESUMES, ())
     assert len(found.resumed) == 2
     assert {"weights", "optimizer", "lr", "scheduler", "scaler", "data", "metrics.loss"} <= set(found.compared)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("forgotten", "what"), [("", []), ("scaler", ["scaler"]), ("plateau", ["scheduler"])])
+def test_a_resume_within_an_epoch_is_judged_by_the_batches_of_its_steps(
+    cluster: LocalCluster, forgotten: str, what: list[str]
+) -> None:
+    found = rehearsed(cluster, "within_epochs", forgotten, workers=1, reports=6)
+    assert (found.verdict, [finding.what for finding in found.findings]) == (FORGETS if what else RESUMES, what)
+
+
+@pytest.mark.slow
+def test_a_resumed_training_that_ends_early_counts_wrong(cluster: LocalCluster) -> None:
+    found = rehearsed(cluster, "ending_early", framework="python", workers=1)
+    assert (found.verdict, [finding.what for finding in found.findings]) == (FORGETS, ["epoch"])
+    assert "ends after report" in found.findings[0].says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", *NAMES])
+def test_no_example_has_a_finding(cluster: LocalCluster, name: str) -> None:
+    if name != "digits" and name not in installed():
+        pytest.skip(f"{name} is not installed")
+    given = load_spec(Path("example_flows/digits.yaml")) if name == "digits" else example(name).SPEC
+    found = rehearse(given, cluster)
+    assert (found.verdict, found.findings) == (RESUMES, ()), found.why
 
 
 @pytest.mark.slow

@@ -61,6 +61,59 @@ def learning(config: dict[str, Any]) -> None:
         ray.train.report({"epoch": epoch, "loss": loss.item(), "at": time.time()}, checkpoint=made)
 
 
+def within_epochs(config: dict[str, Any]) -> None:
+    """Reports within epochs, and resumes there by taking batches only to skip them. `forgets` names one of its states that
+    `learning` does not have: the steps that a scaler of a constant scale counts, or a scheduler that follows the loss."""
+    import ray.train
+    import torch
+    from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+    data = TensorDataset(torch.arange(ROWS * 4, dtype=torch.float32).reshape(ROWS, 4) / 100)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=100)
+    scaler = torch.amp.GradScaler("cpu")
+    parts = {"model": model, "optimizer": optimizer, "plateau": plateau, "scaler": scaler}
+    done = 0
+    if (checkpoint := ray.train.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            state = torch.load(Path(folder, "state.pt"), weights_only=True)
+        for name in set(parts) - {config["forgets"]}:
+            parts[name].load_state_dict(state[name])
+        done = state["done"]
+    step = done // 8 * 8
+    for epoch in range(done // 8, EPOCHS):
+        order = RandomSampler(data, generator=torch.Generator().manual_seed(epoch))
+        for (batch,) in DataLoader(data, batch_size=4, sampler=order):
+            step += 1
+            if step <= done:
+                continue
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if step % 3 == 0:
+                plateau.step(loss.item())
+                folder = tempfile.mkdtemp()
+                torch.save({"done": step, **{name: part.state_dict() for name, part in parts.items()}}, f"{folder}/state.pt")
+                ray.train.report({"step": step, "loss": loss.item()}, checkpoint=ray.train.Checkpoint(folder))
+
+
+def ending_early(config: dict[str, Any]) -> None:
+    """Takes the number of all steps for that of the steps that are left."""
+    import ray.train
+
+    done = 0
+    if (checkpoint := ray.train.get_checkpoint()) is not None:
+        with checkpoint.as_directory() as folder:
+            done = json.loads(Path(folder, "state.json").read_text())
+    for number in range(done + 1, 6 - done // 2):
+        folder = tempfile.mkdtemp()
+        Path(folder, "state.json").write_text(json.dumps(number))
+        ray.train.report({"step": number}, checkpoint=ray.train.Checkpoint(folder))
+
+
 def unseeded(config: dict[str, Any]) -> None:
     """Learns something else each time."""
     import os

@@ -103,9 +103,10 @@ def test_a_mistake_that_only_the_second_resume_makes_is_found() -> None:
 
 
 def test_a_training_that_ends_earlier_after_a_resume_counts_wrong() -> None:
-    found = compare(Noted([process()]), Noted([process()]), Noted([process(last=3), process(first=4, last=4, when=1.0)]))
-    assert (found.verdict, [finding.what for finding in found.findings]) == (FORGETS, ["epoch"])
-    assert found.findings[0].says == "the resumed training ends after report 4, the straight one makes 5"
+    for last, resumed in ((4, [process(first=4, last=4, when=1.0)]), (3, [])):  # the latter ends at once
+        found = compare(Noted([process()]), Noted([process()]), Noted([process(last=3), *resumed]))
+        assert (found.verdict, [finding.what for finding in found.findings]) == (FORGETS, ["epoch"])
+        assert found.findings[0].says == f"the resumed training ends after report {last}, the straight one makes 5"
 
 
 def test_a_report_that_went_down_with_another_rank_is_no_finding() -> None:
