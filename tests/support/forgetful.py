@@ -96,7 +96,8 @@ def within_epochs(config: dict[str, Any]) -> None:
             if step % 3 == 0:
                 plateau.step(loss.item())
                 folder = tempfile.mkdtemp()
-                torch.save({"done": step, **{name: part.state_dict() for name, part in parts.items()}}, f"{folder}/state.pt")
+                kept = {name: part.state_dict() for name, part in parts.items()}
+                torch.save({**kept, "done": step}, Path(folder, "state.pt"))
                 ray.train.report({"step": step, "loss": loss.item()}, checkpoint=ray.train.Checkpoint(folder))
 
 

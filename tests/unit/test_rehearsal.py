@@ -28,7 +28,8 @@ def line(what: str, rank: int, index: int, when: float, **wrong: Any) -> dict[st
     found: dict[str, Any] = {
         **{"what": what, "rank": rank, "index": index, "time": when, "optimizer_is_empty": "optimizer" in wrong},
         **{"weights": f"w{index}", "optimizer": f"o{index}", "lr": [0.1 / (index + 1)], "scheduler": [index]},
-        **{"scaler": [[16.0 * index, 2.0]], "drawn": False, "data": [f"d{index}"], "random": {"torch": f"r{index}", "python": "still"}},
+        **{"scaler": [[16.0 * index, 2.0]], "data": [f"d{index}"], "drawn": False},
+        "random": {"torch": f"r{index}", "python": "still"},
     }
     if what == "reports":
         found |= {"metrics": {"epoch": index - 1, "loss": 1 / index}, "checkpoint": f"checkpoint_{index}", "asked": True}

@@ -123,8 +123,8 @@ class Rehearsal:
         self._batches += self._last_batch
 
     def _step(self) -> None:
-        """An optimizer is about to step, in any of its forms. Its batch is the last one that was taken: those that a resumed
-        loop takes only to skip them have no step."""
+        """An optimizer is about to step, in any of its forms. Its batch is the last one that was taken: batches that a
+        resumed loop only skips have no step."""
         self._used += self._last_batch
         if not self._begun:
             self._begun = True
