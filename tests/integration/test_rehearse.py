@@ -20,7 +20,7 @@ LOOPS = "tests.support.forgetful"
 #: not keep. Keras shuffles anew from the first epoch's order on. Transformers writes a ViT's layers under other names than
 #: its Trainer reads, and trains on with fresh ones.
 TRUE_FINDINGS = {
-    **dict.fromkeys(("lightning", "lightning_fsdp", "lightning_deepspeed"), ["random numbers"]),
+    **{key: ["random numbers"] for key in ("lightning", "lightning_fsdp", "lightning_deepspeed")},
     "tensorflow": [""],
     "vit": ["weights"],
 }
