@@ -47,7 +47,7 @@ def train_loop(config: dict[str, Any]) -> None:
     import ray.train
     import torch
     from ray.train.lightning import RayDDPStrategy, RayLightningEnvironment, RayTrainReportCallback, prepare_trainer
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     torch.set_num_threads(1)
     own = TensorDataset(*data.own_tensors())
@@ -68,7 +68,8 @@ def train_loop(config: dict[str, Any]) -> None:
             logger=False,
         )
     )
-    loaders = DataLoader(own, config["batch_size"], shuffle=True, drop_last=True), DataLoader(test, len(test))
+    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning tells it the epoch, after a resume too
+    loaders = DataLoader(own, config["batch_size"], sampler=order, drop_last=True), DataLoader(test, len(test))
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         trainer.fit(build_module(config["lr"]), *loaders)

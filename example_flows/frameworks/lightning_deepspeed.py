@@ -45,7 +45,7 @@ def train_loop(config: dict[str, Any]) -> None:
     import torch
     from lightning import Trainer
     from ray.train.lightning import RayLightningEnvironment, RayTrainReportCallback, prepare_trainer
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     torch.set_num_threads(1)
     own = TensorDataset(*data.own_tensors())
@@ -68,7 +68,8 @@ def train_loop(config: dict[str, Any]) -> None:
     )
     module = build_module(config["lr"])
     batch_size = config["deepspeed_config"]["train_micro_batch_size_per_gpu"]
-    loaders = DataLoader(own, batch_size, shuffle=True, drop_last=True), DataLoader(test, len(test))
+    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning tells it the epoch, after a resume too
+    loaders = DataLoader(own, batch_size, sampler=order, drop_last=True), DataLoader(test, len(test))
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         trainer.fit(module, *loaders)

@@ -46,13 +46,17 @@ def train_loop(config: dict[str, Any]) -> None:
     rows = len(x) // batch_size * batch_size
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    train = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows])).shuffle(rows, seed=0)
-    train = train.batch(batch_size).with_options(options)
     tests = load("test")
     test = tf.data.Dataset.from_tensor_slices(tests).batch(len(tests[0])).with_options(options)
     # epochs, not the optimizer's steps: of those another number of workers has another number to an epoch
     reported = ray.train.get_all_reported_checkpoints()
     first_epoch = reported[-1].metrics["epoch"] + 1 if reported else 0
+    # each epoch has its own order, also after a resume; a single `shuffle` would begin again with that of the first one
+    once = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows]))
+    train = tf.data.Dataset.range(first_epoch, config["epochs"]).flat_map(
+        lambda epoch: once.shuffle(rows, seed=epoch, reshuffle_each_iteration=False)
+    )
+    train = train.batch(batch_size, drop_remainder=True).with_options(options)
     checkpoint = ray.train.get_checkpoint()
     with strategy.scope():
         model = build_model(task, config["lr"])
@@ -61,6 +65,7 @@ def train_loop(config: dict[str, Any]) -> None:
                 model = tf.keras.models.load_model(f"{folder}/model.keras")
     model.fit(
         train,
+        steps_per_epoch=rows // batch_size,
         validation_data=test,
         initial_epoch=first_epoch,
         epochs=config["epochs"],

@@ -43,6 +43,8 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
     with checkpoint.as_directory() as folder:
         source = Path(folder, CHECKPOINT_NAME)
         if is_own(folder):
+            if _names_differ(trainer.model, source):
+                trainer.add_callback(_WeightsCallback(source))
             with tempfile.TemporaryDirectory() as scratch:
                 return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(scratch))))
         _load_weights(trainer.model, source)
@@ -55,6 +57,35 @@ def _load_weights(model: Any, source: Path) -> None:
         model.load_adapter(str(source), model.active_adapter, is_trainable=True)
     else:
         model.load_state_dict(type(model).from_pretrained(source).state_dict())
+
+
+def _names_differ(model: Any, source: Path) -> bool:
+    """Whether the checkpoint has weights under names that the model does not have.
+
+    `save_pretrained` writes some models (ViT is one) under the names of their published checkpoints. The Trainer's resume
+    reads by the model's own names, warns of the others and trains on with fresh weights.
+    """
+    from safetensors import safe_open
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        return False
+    known = model.state_dict().keys()
+    for file in source.glob("model*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            if not set(weights.keys()) <= known:
+                return True
+    return False
+
+
+class _WeightsCallback(TrainerCallback):
+    """Loads a checkpoint's weights by `from_pretrained`, which knows both names, after the Trainer's own resume."""
+
+    def __init__(self, source: Path):
+        self._source = source
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        _load_weights(model, self._source)
 
 
 class ReportCallback(TrainerCallback):
