@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from plugin_core.specs import Evaluation as Evaluation
     from plugin_core.specs import FailureConfig as FailureConfig
     from plugin_core.specs import Limits as Limits
+    from plugin_core.specs import LocalTier as LocalTier
     from plugin_core.specs import MLflow as MLflow
     from plugin_core.specs import RetrainSpec as RetrainSpec
     from plugin_core.specs import RunConfig as RunConfig
@@ -80,7 +81,7 @@ _PUBLIC = {
     "runs.plots": "plot",
     "runs.report_frame": "history",
     "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
-    " Limits MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig"
+    " Limits LocalTier MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig"
     " TrainSpec TuneSpec WandB load_spec parse_spec",
     "specs.parse": "parse_result",
     "specs.results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult",

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ray.train import Checkpoint
 from ray.train.v2._internal.execution.callback import ControllerCallback as ControllerCallback
 from ray.train.v2._internal.execution.callback import ReportCallback as ReportCallback
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback as WorkerGroupCallback
+from ray.train.v2._internal.execution.training_report import _TrainingReport
 
 
 def state_name(state: Any) -> str:
@@ -37,6 +39,12 @@ def worker_processes(worker_group: Any) -> dict[int, Process]:
     }
 
 
+def worker_nodes(workers: list[Any]) -> list[str]:
+    """The ids of the workers' nodes, by rank."""
+    ranked = sorted(workers, key=lambda worker: worker.distributed_context.world_rank)
+    return [worker.metadata.node_id for worker in ranked]
+
+
 def take_blocked_s(worker_group: Any) -> float:
     """Seconds that reports with a checkpoint blocked the loop of rank 0 since the last call; 0 where the controller is an
     actor, which does not hear it."""
@@ -44,3 +52,26 @@ def take_blocked_s(worker_group: Any) -> float:
     if seconds:
         worker_group.blocked_s = 0.0
     return seconds
+
+
+def take_news(worker_group: Any) -> list[tuple[int, Any]]:
+    """What the workers told (see `polled_worker.tell`) since the last call, with their ranks."""
+    news: list[tuple[int, Any]] = worker_group.news
+    worker_group.news = []
+    return news
+
+
+def reports_so_far(worker_group: Any) -> int:
+    """The reports that the controller, which must be in this process, has registered; as its workers count them."""
+    reports: int = worker_group._registered._current_report_index
+    return reports
+
+
+def register_stored(worker_group: Any, name: str, metrics: dict[str, Any]) -> None:
+    """Register a checkpoint that is in the run directory, and whose report had none. The worker group's controller must be
+    in this process."""
+    manager = worker_group._registered
+    storage = manager._storage_context
+    checkpoint = Checkpoint(storage.build_checkpoint_path_from_name(name), storage.storage_filesystem)
+    manager.register_checkpoint(_TrainingReport(checkpoint=checkpoint, metrics=metrics, validation=False))
+    manager._current_report_index -= 1  # counts reports

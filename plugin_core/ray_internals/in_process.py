@@ -12,6 +12,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -41,6 +42,8 @@ class _WorkerGroup(WorkerGroup):
     def __init__(self, train_run_context: Any, worker_group_context: Any, callbacks: list[Any] | None = None):
         super().__init__(train_run_context, worker_group_context, callbacks)
         self._registered = next(each for each in callbacks or [] if isinstance(each, CheckpointManager))
+        #: (rank, what it told) that nobody has asked for yet
+        self.news: list[tuple[int, Any]] = []
         self._answers: dict[int, dict[int, Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         #: rank → the answer to its last poll, once its function has ended: it has no more news
@@ -86,12 +89,14 @@ class _WorkerGroup(WorkerGroup):
         statuses: list[WorkerStatus] = super()._poll_workers_and_collect_errors(timeout)
         self.blocked_s += getattr(statuses[0], "blocked_s", 0.0) if statuses else 0.0
         for rank, status in enumerate(statuses):
+            self.news += [(rank, item) for item in getattr(status, "news", [])]
             for number, question in getattr(status, "questions", {}).items():
                 task = asyncio.get_running_loop().create_task(self._answer(rank, number, question))
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
             if not status.running and status.error is None and rank not in self._ended:
-                self._ended[rank] = ray.put(status)
+                # asked for again until all have ended; what it tells counts once
+                self._ended[rank] = ray.put(replace(status, news=[], blocked_s=0.0))
         return statuses
 
     async def _answer(self, rank: int, number: int, question: tuple[Any, ...]) -> None:

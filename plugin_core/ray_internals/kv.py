@@ -44,3 +44,20 @@ def put(name: str, data: bytes, seconds: int) -> None:
 def delete(name: str) -> None:
     assert _client is not None
     _client.internal_kv_del(key(name).encode(), False, None, timeout=DELETE_TIMEOUT_S)
+
+
+def put_in_driver(name: str, data: bytes) -> None:
+    """Store the bytes through the existing connection of a process that Ray started."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(key(name), data, overwrite=True)
+
+
+def expire_in_driver(name: str, seconds: int) -> None:
+    """Let Ray delete what is stored under a name so many seconds from now; 0: at once."""
+    from ray.experimental.internal_kv import _internal_kv_del, _pin_runtime_env_uri
+
+    if seconds:
+        _pin_runtime_env_uri(key(name), expiration_s=seconds)
+    else:
+        _internal_kv_del(key(name))

@@ -36,12 +36,13 @@ class Status(WorkerStatus):
     """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`. `blocked_s`:
     seconds that reports with a checkpoint blocked its loop, since the last answer. `moves`: whether its loop told of
     progress since then, or uploads a checkpoint. `oom_kills`: how many processes the kernel had killed for memory around it
-    when it began (see `oom.kills`)."""
+    when it began (see `oom.kills`). `news`: what the worker has told since then (see `tell`)."""
 
     questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     blocked_s: float = 0.0
     moves: bool = False
     oom_kills: int | None = None
+    news: list[Any] = field(default_factory=list)
 
 
 class Controller:
@@ -58,6 +59,7 @@ class Controller:
         self.is_asking = False
         self._blocked_s = 0.0
         self._moved, self._uploads = False, 0
+        self._news_to_tell: list[Any] = []
         self.oom_kills: int | None = None
 
     # ---- for the train function's threads
@@ -89,6 +91,13 @@ class Controller:
 
     def made_progress(self) -> None:
         self._moved = True
+
+    def tell(self, item: Any) -> None:
+        with self._heard:
+            self._news_to_tell.append(item)
+        with self._news:
+            self.is_asking = True
+            self._news.notify_all()
 
     @contextlib.contextmanager
     def uploading(self) -> Iterator[None]:
@@ -130,6 +139,12 @@ class Controller:
         """The seconds that were not told yet."""
         with self._heard:
             told, self._blocked_s = self._blocked_s, 0.0
+            return told
+
+    def take_news(self) -> list[Any]:
+        """Those that were not told yet."""
+        with self._heard:
+            told, self._news_to_tell = self._news_to_tell, []
             return told
 
     def moves(self) -> bool:
@@ -182,6 +197,7 @@ class RayTrainWorker(_RayTrainWorker):
             blocked_s=self._controller.blocked_s(),
             moves=self._controller.moves(),
             oom_kills=self._controller.oom_kills,
+            news=self._controller.take_news(),
         )
 
     def _has_news(self) -> bool:
@@ -207,6 +223,12 @@ def began_with(context: Any, oom_kills: int | None) -> None:
     began. `context`: see `worker.worker_context`."""
     if isinstance(context.controller_actor, Controller):
         context.controller_actor.oom_kills = oom_kills
+
+
+def tell(context: Any, item: Any) -> None:
+    """Tell the controller in the driver something that can be pickled; `controller.take_news` gets it, and before it
+    hears of a report that this worker makes later. `context`: see `worker.worker_context`."""
+    context.controller_actor.tell(item)
 
 
 def made_progress() -> None:

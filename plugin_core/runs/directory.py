@@ -8,6 +8,7 @@ It holds the run's complete state, so a run can be inspected without its orchest
     .step/told/READER.json                   read positions in journal and log   (orchestrators)
     .step/journal/NNN-SSSSSSS.jsonl          every report                        (Ray Train controller)
     .step/logs/ATTEMPT/…                     what the driver and the workers printed   (they; see `kept_log`)
+    .step/tier                               names the run's checkpoints on its nodes (driver; create if absent)
     .step/result.json                        the result, written last            (driver; create if absent)
     .step/pins/CHECKPOINT/…                  who else needs a checkpoint         (registries, child runs, other runs)
     _children/NAME/                          a child run: a trial of a search, or a part of a retraining. It has no

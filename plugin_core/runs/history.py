@@ -83,6 +83,8 @@ class History:
             self._add_failure(entry)
         elif entry.get("phase") == "validated":
             self._add_validation(entry)
+        elif entry.get("phase") == "stored":
+            self._add_checkpoint(entry["checkpoint"], entry)
         elif "warning" in entry and len(self.warnings) < WARNINGS and entry["warning"] not in self.warnings:
             self.warnings.append(str(entry["warning"]))
 

@@ -18,6 +18,7 @@ from plugin_core.specs.parts import is_name_of_value, spec_functions
 OPERATIONAL = (
     "limits",
     "run_config.failure_config",
+    "run_config.checkpoint_config.local_tier",
     "run_config.storage_path",
     "run_config.name",
     "tracking",

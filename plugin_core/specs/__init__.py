@@ -14,6 +14,7 @@ from plugin_core.specs.common import CheckpointConfig as CheckpointConfig
 from plugin_core.specs.common import DatasetConfig as DatasetConfig
 from plugin_core.specs.common import FailureConfig as FailureConfig
 from plugin_core.specs.common import Limits as Limits
+from plugin_core.specs.common import LocalTier as LocalTier
 from plugin_core.specs.common import RunConfig as RunConfig
 from plugin_core.specs.common import ScalingConfig as ScalingConfig
 from plugin_core.specs.common import SplitConfig as SplitConfig

@@ -34,6 +34,7 @@ from plugin_core.storage.location import normalise
 #: our default → why it differs from Ray's
 DEPARTURES = {
     "FailureConfig.max_failures": "3, not 0: a lost worker should cost one checkpoint interval, not the step",
+    "CheckpointConfig.local_tier": "checkpoints on the nodes, which Ray Train does not have",
     "FailureConfig.nccl_hang": "a field for Ray's variables RAY_TRAIN_NCCL_RAS_…",
     "TorchConfig.fault_tolerance": "a field for Ray's `TorchftConfig`",
     "TorchConfig.lighthouse": "its `lighthouse_kwargs`",
@@ -87,12 +88,27 @@ class ScalingConfig(Model):
         return given
 
 
+class LocalTier(Model):
+    """Checkpoints that stay on the workers' nodes, so that most of them need not go to storage. Each one is copied to a
+    folder of its node, and in the background to another node; every `storage_every`th goes to storage in the background,
+    and the last one before the training ends."""
+
+    storage_every: Count = Field(10, description="every so many checkpoints, one goes to storage")
+    peer: Flag = Field(True, description="a second node keeps a copy of each node's, in case the node is lost")
+    folder: Text | None = Field(
+        None, description="on each node, such as one on a fast disk. None: the folder for temporary files"
+    )
+
+
 class CheckpointConfig(Model):
     num_to_keep: Count | None = Field(None, description="how many checkpoints stay; None: all")
     checkpoint_score_attribute: Name | None = Field(
         None, description="the reported metric that ranks checkpoints; None: the newest are best"
     )
     checkpoint_score_order: Literal["max", "min"] = Field("max", description="whether a higher or a lower score is better")
+    local_tier: LocalTier | None = Field(
+        None, description="keep checkpoints on the nodes, and only some of them on storage"
+    )
 
 
 class NcclHang(Model):

@@ -186,6 +186,22 @@ def check(spec: TrainSpec) -> None:
     if spec.failure_policy is not None:
         kept = spec.run_config.checkpoint_config.num_to_keep
         check_policy(spec.failure_policy, spec.train_loop_config, declared and spec.train_loop_per_worker is None, kept)
+    if spec.run_config.checkpoint_config.local_tier is not None:
+        _check_tier(spec)
+
+
+def _check_tier(spec: TrainSpec) -> None:
+    """What needs each checkpoint on storage, or workers that go on without the others, cannot have a local tier."""
+    field = "run_config.checkpoint_config.local_tier"
+    if spec.validation is not None:
+        raise ValueError(f"{field}: got it with validation; expected one of them: a checkpoint is validated on storage")
+    if spec.torch_config is not None and spec.torch_config.fault_tolerance is not None:
+        raise ValueError(f"{field}: got it with torch_config.fault_tolerance; expected one of them")
+    if spec.run_config.failure_config.relax_collectives_on_preemption:
+        raise ValueError(
+            f"{field}: got it with run_config.failure_config.relax_collectives_on_preemption; expected one of them:"
+            " a checkpoint on the nodes needs all ranks"
+        )
 
 
 def _check_declared(spec: TrainSpec) -> None:

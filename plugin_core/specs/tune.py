@@ -110,6 +110,15 @@ class TuneSpec(StepSpec):
         return self
 
     @model_validator(mode="after")
+    def _tier(self) -> Self:
+        if self.train.run_config.checkpoint_config.local_tier is not None:
+            raise ValueError(
+                "train.run_config.checkpoint_config.local_tier: got it in a search; expected it in a training alone: a"
+                " trial's checkpoints go to storage, where other trials find them"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _policy(self) -> Self:
         if self.train.failure_policy is not None:
             try:

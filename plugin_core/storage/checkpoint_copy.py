@@ -46,7 +46,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
         if self._place.is_local:
             yield self.path
             return
-        with _shared(self._key(), self._download) as folder:
+        with shared_copy(self._key(), self._download) as folder:
             yield str(folder)
 
     def _key(self) -> str:
@@ -63,7 +63,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
 
 
 @contextmanager
-def _shared(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
+def shared_copy(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
     """A complete copy's folder, kept for the duration of the block."""
     root = Path(tempfile.gettempdir(), f"raytrain-checkpoints-{os.getuid()}")
     root.mkdir(mode=0o700, exist_ok=True)

@@ -58,6 +58,9 @@ class Line(TypedDict, total=False):
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
 
 
+#: Phases of one checkpoint.
+_OF_A_CHECKPOINT = frozenset({"validated", "stored", "resuming"})
+
 #: Any JSON object.
 Object = dict[str, Any]
 
@@ -83,6 +86,8 @@ def parse_line(data: bytes) -> dict[str, Any] | None:
         return None  # must be the name of a folder in the run directory
     if "report" in entry:
         return {"time": 0.0, "metrics": {}, "checkpoint": None, **entry}
+    if entry.get("phase") in _OF_A_CHECKPOINT:
+        return {"time": 0.0, "metrics": {}, "index": 0, "status": "", **entry} if name is not None else None
     return entry if "phase" in entry else None
 
 
@@ -102,4 +107,4 @@ def _why(exc: ValidationError | RecursionError) -> str:
 
 def index_of(entry: Mapping[str, Any]) -> int:
     """The report's index in an uninterrupted run (see `journal_callback`); in older journals its number."""
-    return int(entry.get("index", entry["report"]))
+    return int(entry["index"] if "index" in entry else entry["report"])

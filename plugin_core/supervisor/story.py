@@ -111,6 +111,10 @@ def phase_in_words(entry: dict[str, Any]) -> str:
         return _failure(entry, str(why))
     if phase == "validated":
         return _validation(entry)
+    if phase == "resuming":
+        return f"resuming from {entry['checkpoint']}{entry.get('counters', '')}, which the nodes kept"
+    if phase == "stored":
+        return f"{entry['checkpoint']} is on storage"
     if "warning" in entry:
         return str(entry["warning"])
     if "rows" in entry:

@@ -75,6 +75,37 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         #: the index of each checkpoint whose validation has not ended
         self._validating = dict(standing.validating)
 
+    # ---- checkpoints that are on the nodes alone, and come to storage later (see `tiers`)
+
+    @property
+    def start(self) -> int:
+        """The index of the checkpoint on storage that workers would restart from."""
+        return self._start
+
+    @property
+    def index(self) -> int:
+        """Of the last report."""
+        return self._index
+
+    def resume_from(self, name: str, index: int, metrics: dict[str, Any]) -> None:
+        """The workers that start now resume from the nodes' checkpoint."""
+        self._index = index
+        self.kept_on_nodes(name, metrics)
+        self._append({"phase": "resuming", "checkpoint": name, "index": index, "counters": _counters(metrics)})
+
+    def kept_on_nodes(self, name: str, metrics: dict[str, Any]) -> None:
+        """The newest checkpoint on the nodes; "" if there is none."""
+        self._judge.newest = name
+        self._counters = _counters(metrics)
+
+    def stored(self, name: str, index: int, metrics: dict[str, Any]) -> None:
+        """Storage has the checkpoint of an earlier report. Workers resume from it if the nodes have no newer one."""
+        self._start = index
+        self._judge.checkpoints.append(name)
+        self._append({"phase": "stored", "checkpoint": name, "index": index, "metrics": metrics})
+
+    # ----
+
     def after_controller_start(self, train_run_context: Any) -> None:
         validations.listen(self._validated)
 
@@ -155,7 +186,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         if verdict.error is not None:
             self._failed = True
             return {**entry, "phase": "failed"}
-        latest = bool(self._judge.checkpoints) and verdict.resumes == self._judge.checkpoints[-1]
+        latest = bool(verdict.resumes) and verdict.resumes == self._judge.latest
         return {**entry, "from": takeover.masked(verdict.resumes + (self._counters if latest else ""))}
 
     def after_controller_finish(self, result: Any) -> None:

@@ -34,7 +34,8 @@ class Verdict:
 class Judge:
     """`max_failures`: how many failures without a rule replace the workers; -1: no limit. `config`: the train function's.
     `there`: lists what the run directory has. `checkpoints`: the last ones registered so far, in order. `workers`: the
-    processes of the present worker group, by rank."""
+    processes of the present worker group, by rank. `newest`: the newest checkpoint on the workers' nodes, if they keep
+    them."""
 
     max_failures: int = 0
     policy: FailurePolicy = field(default_factory=FailurePolicy)
@@ -44,6 +45,7 @@ class Judge:
     oom: OomWatch | None = None
     checkpoints: deque[str] = field(default_factory=lambda: deque(maxlen=CHECKPOINTS))
     workers: dict[int, Process] = field(default_factory=dict)
+    newest: str = ""
     _failures: int = 0
     _noted: set[int] = field(default_factory=set)
     _last: tuple[BaseException, Verdict] | None = None
@@ -95,7 +97,7 @@ class Judge:
         if final or spent or not isinstance(ours, InfrastructureError):
             return Verdict(failure.why, ours, entry)
         numbers = {"failure": self._failures, "most": self.max_failures} if counts else {}
-        return Verdict(failure.why, None, {**entry, **numbers}, self._latest())
+        return Verdict(failure.why, None, {**entry, **numbers}, self.latest)
 
     def _by_rule(
         self, rule: FailureRule, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any]
@@ -113,7 +115,7 @@ class Judge:
         if change:
             entry["changed"] = change
             said.append("with " + ", ".join(f"{name}={value!r}" for name, value in change.items()))
-        resumes = self._latest()
+        resumes = self.latest
         if rule.back is not None:
             dropped, resumes = self._back(rule.back)
             entry |= {"dropped": dropped} if dropped else {}
@@ -139,8 +141,10 @@ class Judge:
             error.cause = failure.cause
         return Verdict(why, error, entry)
 
-    def _latest(self) -> str:
-        return self.checkpoints[-1] if self.checkpoints else ""
+    @property
+    def latest(self) -> str:
+        """The checkpoint that workers would resume from; "" for none."""
+        return self.newest or (self.checkpoints[-1] if self.checkpoints else "")
 
     def _back(self, number: int) -> tuple[list[str], str]:
         """The newest `number` of the checkpoints that exist, and the one before them."""

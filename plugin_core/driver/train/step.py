@@ -20,6 +20,7 @@ from plugin_core.driver.train.frameworks.build import TrainerInputs, build_train
 from plugin_core.driver.train.oom import OomWatch
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
 from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.driver.train.tiers.records import tier_options
 from plugin_core.driver.train.validation import validation_config
 from plugin_core.driver.train.worker import WorkerOptions, wrap
 from plugin_core.errors import SpecError, UserCodeError
@@ -62,6 +63,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.driver.train.hang_callback import HangCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
     from plugin_core.driver.train.judge import Judge
+    from plugin_core.driver.train.tiers.callback import TierCallback
     from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
     from plugin_core.ray_internals.on_node import call_on
@@ -88,6 +90,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         validates=spec.validation is not None,
         finite=_finite(spec),
         environment=context.worker_environment,
+        tier=tier_options(context, len(history.recovery.dropped)),
     )
     judge = Judge(
         max_failures=spec.run_config.failure_config.max_failures,
@@ -104,6 +107,9 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     # an actor's workers do not tell it of their uploads and of `progress()`
     if context.own_job and spec.hang_detection.action != "off":
         callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.warn))
+    tier = TierCallback(options.tier, journal, context.rundir, attempt) if options.tier is not None else None
+    if tier is not None:
+        callbacks.insert(0, tier)
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))
         for name, config in spec.datasets.items()
@@ -139,7 +145,10 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     context.set_phase("training")
     if context.rundir.is_outermost:
         journal.ledger = ledger_before(context.rundir, attempt, context.phases())
-    return _collect(trainer.fit(), context, dataset, searching=on_report is not None)
+    fitted = trainer.fit()
+    if tier is not None:
+        tier.clean()
+    return _collect(fitted, context, dataset, searching=on_report is not None)
 
 
 def _train_loop(context: StepContext) -> Callable[..., Any]:
@@ -198,7 +207,7 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
         name=name,
         storage_path=parent or "/",
         storage_filesystem=fenced_filesystem(context.rundir.uri, context.attempt),
-        checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True)),
+        checkpoint_config=CheckpointConfig(**ours.checkpoint_config.model_dump(exclude_none=True, exclude={"local_tier"})),
         failure_config=FailureConfig(**_failure_config(spec)),
         worker_runtime_env=_worker_runtime_env(spec),
         callbacks=callbacks,

@@ -7,13 +7,14 @@ import inspect
 import os
 import posixpath
 import re
+import shutil
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugin_core.driver import log_keeper
 from plugin_core.driver.train import oom
@@ -21,6 +22,7 @@ from plugin_core.driver.train.finite import check_finite
 from plugin_core.driver.train.frameworks import report_callbacks, world
 from plugin_core.driver.train.frameworks.seeds import set_seed
 from plugin_core.driver.train.rehearsal.observe import rehearsal
+from plugin_core.driver.train.tiers.records import TierOptions
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import TRACEBACK
 from plugin_core.errors.shown import shown
@@ -30,6 +32,9 @@ from plugin_core.specs.functions import call_with
 from plugin_core.specs.json_values import json_safe
 from plugin_core.specs.train_loop import FITS, RUNS_NOTHING
 from plugin_core.storage import checkpoint_manifest
+
+if TYPE_CHECKING:
+    from plugin_core.driver.train.tiers.keeper import Keeper
 
 #: Seconds after which a checkpoint's upload is worth a line.
 SLOW_UPLOAD_S = 5.0
@@ -43,7 +48,7 @@ class WorkerOptions:
     stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
     only deterministic algorithms; `validates`: reports may ask for a validation; `finite`: the metrics that must be finite
     numbers, [] for every loss, None for none; `environment`: variables of rank 0 and of
-    the others."""
+    the others; `tier`: where checkpoints are kept besides storage."""
 
     run_uri: str
     attempt: int
@@ -58,6 +63,7 @@ class WorkerOptions:
     validates: bool = True
     finite: list[str] | None = None
     environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    tier: TierOptions | None = None
 
 
 def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[str, Any]], Any]:
@@ -69,7 +75,7 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
         from plugin_core.ray_internals.worker import Done
 
         check_world = _WorldCheck(options.world_of)
-        artifacts, log = _install(options, check_world)
+        artifacts, log, keeper = _install(options, check_world)
         report_callbacks.prepare(options.framework)
         if options.seed is not None:
             set_seed(options.framework, options.seed, deterministic=options.deterministic)
@@ -79,8 +85,12 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
                 returned.close()
                 raise SpecError(f"train_loop_per_worker: {RUNS_NOTHING}")
             check_world()
+            if keeper is not None:
+                keeper.end()
             return returned
         except Done:
+            if keeper is not None:
+                keeper.end()
             return None
         except Exception as exc:
             # Ray passes the exception on without its traceback
@@ -119,9 +129,12 @@ class _WorldCheck:
             self._framework = None
 
 
-def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[Artifacts, log_keeper.LogKeeper]:
+def _install(
+    options: WorkerOptions, check_world: Callable[[], None]
+) -> tuple[Artifacts, log_keeper.LogKeeper, Keeper | None]:
     from ray.train import CheckpointUploadMode
 
+    from plugin_core.driver.train.tiers.keeper import Keeper
     from plugin_core.ray_internals import worker
     from plugin_core.ray_internals.polled_worker import began_with, uploading, wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
@@ -129,9 +142,6 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     context = worker.worker_context()
     began_with(context, oom.kills())
     os.environ.update(options.environment[0 if context.get_world_rank() == 0 else 1])
-    # numbers of partial uploads left by a killed worker group of this attempt are not reused
-    taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
-    skip = max(0, taken - context.report_call_index)
     artifacts = Artifacts(options.run_uri, options.attempt, context.get_world_rank(), options.artifact_bytes)
     artifacts.begin()
     rehearses = rehearsal(options.run_uri, context.get_world_rank())
@@ -140,6 +150,14 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
     def upload(checkpoint: Any, name: str, by: Callable[[Any, str], Any] = upload_here) -> Any:
         with uploading(context):
             return by(checkpoint, name)
+
+    keeper = Keeper(options.tier, context, upload) if options.tier is not None else None
+    # numbers of partial uploads left by a killed worker group of this attempt are not reused
+    if keeper is not None:
+        taken = keeper.plan.number
+    else:
+        taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
+    skip = max(0, taken - context.report_call_index)
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
         """Ray's hook for replacing `ray.train.report` and `get_checkpoint` in a worker."""
@@ -175,10 +193,18 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
                 kwargs["checkpoint_upload_fn"] = functools.partial(upload, by=users) if users is not None else upload
             if rehearses is not None and checkpoint is not None:
                 rehearses.reports(name)
-            super().report(
-                _safe_metrics(metrics, options.score_attribute), checkpoint, name, checkpoint_upload_mode, **kwargs
-            )
-            if checkpoint is not None and options.preprocessor is not None and context.get_world_rank() == 0:
+            to_ray = checkpoint
+            if (
+                keeper is not None
+                and checkpoint is not None
+                and checkpoint_upload_mode is not CheckpointUploadMode.NO_UPLOAD
+            ):
+                keeper.keep(checkpoint, context.report_call_index + 1, name, kwargs.pop("checkpoint_upload_fn"))
+                if kwargs.pop("delete_local_checkpoint_after_upload", False):
+                    shutil.rmtree(checkpoint.path, ignore_errors=True)
+                to_ray, checkpoint_upload_mode = None, CheckpointUploadMode.SYNC
+            super().report(_safe_metrics(metrics, options.score_attribute), to_ray, name, checkpoint_upload_mode, **kwargs)
+            if to_ray is not None and options.preprocessor is not None and context.get_world_rank() == 0:
                 checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None:
                 artifacts.keep()
@@ -195,16 +221,23 @@ def _install(options: WorkerOptions, check_world: Callable[[], None]) -> tuple[A
             if rehearses is not None:
                 rehearses.asked_for_checkpoint = True
             own = super().get_checkpoint()
+            if keeper is not None and (resumes := keeper.resumes) is not None:
+                return resumes
             if own is not None:
                 return for_the_node(own, options.run_uri)
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
+
+        def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> list[Any]:
+            found: list[Any] = super().get_all_reported_checkpoints(*args, **kwargs)
+            return [*found, *keeper.reported()] if keeper is not None else found
 
     utils = SafeTrainFnUtils()
     if rehearses is not None:
         rehearses.begin(worker.DistributedTrainFnUtils.get_checkpoint(utils))
     worker.install(utils)
     worker.forbid_fit(_refuse_fit)
-    return artifacts, log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
+    log = log_keeper.of_worker(options.run_uri, options.attempt, context.get_world_rank())
+    return artifacts, log, keeper
 
 
 def _upload(checkpoint: Any, name: str) -> Any:

@@ -1,0 +1,196 @@
+"""In the driver: knows which checkpoints all ranks have kept on their nodes, and lets workers resume from the newest."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
+
+from plugin_core.driver.train.journal_callback import JournalCallback
+from plugin_core.driver.train.tiers.disk import KEPT, Disk, order
+from plugin_core.driver.train.tiers.records import (
+    KEPT_S,
+    Plan,
+    Record,
+    TierOptions,
+    dump,
+    parse_records,
+    plan_name,
+    records_name,
+)
+from plugin_core.ray_internals import kv
+from plugin_core.ray_internals.controller import (
+    ReportCallback,
+    WorkerGroupCallback,
+    register_stored,
+    reports_so_far,
+    take_news,
+    worker_nodes,
+)
+from plugin_core.ray_internals.on_node import call_on
+from plugin_core.runs.directory import RunDir
+
+#: Seconds for a node to read its parts of a checkpoint.
+CHECK_S = 600.0
+#: Seconds for a node to remove them.
+REMOVE_S = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class TierCallback(ReportCallback, WorkerGroupCallback):
+    """Must hear of a report before `journal` does."""
+
+    def __init__(self, options: TierOptions, journal: JournalCallback, rundir: RunDir, attempt: int):
+        self._options, self._journal, self._rundir, self._attempt = options, journal, rundir, attempt
+        self._records: list[Record] | None = None
+        #: those that are on their way to storage, and the ranks that are done
+        self._to_storage: dict[str, tuple[Record, set[int]]] = {}
+        self._kept: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+        self._nodes: dict[int, str] = {}
+        self._group: Any = None
+
+    # ---- before workers start
+
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        if self._records is None:
+            self._records = parse_records(kv.get_in_worker(records_name(self._options.key)))
+        nodes = worker_nodes(workers)
+        found = self._newest()
+        numbers = [order(record.name) for record in self._records]
+        numbers += [order(name) for name in self._rundir.location.names()]
+        taken = max((number for attempt, number in numbers if attempt == self._attempt), default=0)
+        self._kept.clear()
+        self._to_storage.clear()
+        plan = Plan(taken, found.ordinal if found else 0, found, self._peers(set(nodes)))
+        kv.put_in_driver(plan_name(self._options.key), dump(plan))
+        self._put()
+        for name in (plan_name, records_name):
+            kv.expire_in_driver(name(self._options.key), KEPT_S)
+        return {}
+
+    def _newest(self) -> Record | None:
+        """The newest checkpoint that is whole on nodes that live, unless storage has a newer one. Forgets the others."""
+        assert self._records is not None
+        while self._records and self._records[-1].index > self._journal.start:
+            record = self._records[-1]
+            if (where := self._intact(record)) is not None:
+                record.nodes = where
+                self._journal.resume_from(record.name, record.index, record.metrics)
+                return record
+            self._records.pop()
+        self._records.clear()
+        self._journal.kept_on_nodes("", {})
+        return None
+
+    def _intact(self, record: Record) -> dict[int, list[str]] | None:
+        """Which nodes have a rank's part, read byte by byte; None if a part is nowhere."""
+        wanted: dict[str, list[int]] = defaultdict(list)
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        for rank, nodes in record.nodes.items():
+            for node in alive.intersection(nodes):
+                wanted[node].append(rank)
+        with ThreadPoolExecutor(max(1, min(32, len(wanted)))) as pool:
+            answers = list(pool.map(lambda node: self._ask(node, record.name, wanted[node]), wanted))
+        where: dict[int, list[str]] = {rank: [] for rank in record.nodes}
+        for node, problems in zip(wanted, answers, strict=True):
+            for rank in wanted[node]:
+                problem = (
+                    problems.get(rank, "the node does not answer") if problems is not None else "the node does not answer"
+                )
+                if not problem:
+                    where[rank].append(node)
+                else:
+                    self._journal.warn(
+                        f"the copy of {record.name} (rank {rank}) on node {node[:12]} is of no use: {problem}"
+                    )
+        return where if all(where.values()) else None
+
+    def _ask(self, node: str, name: str, ranks: list[int]) -> dict[int, str] | None:
+        return call_on(node, functools.partial(self._disk(node).problems, name, ranks), CHECK_S)
+
+    def _disk(self, node: str) -> Disk:
+        return Disk(self._options.folder, node, self._options.key)
+
+    def _peers(self, nodes: set[str]) -> dict[str, str]:
+        """Each worker's node has the next one as its peer; a single one has any other node."""
+        ring = sorted(nodes)
+        if len(ring) == 1:
+            others = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in nodes)
+            return {ring[0]: others[0]} if others else {}
+        return {node: ring[(at + 1) % len(ring)] for at, node in enumerate(ring)}
+
+    # ---- while they train
+
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        self._group = worker_group
+        self._nodes = dict(enumerate(worker_nodes(worker_group.get_workers())))
+
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        self._take_news()
+        self._group = None
+
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        self._take_news()
+        kept = self._kept.pop(reports_so_far(self._group), {})
+        if not kept:
+            return
+        one = kept[min(kept)]
+        nodes = {rank: [self._nodes[rank]] for rank in kept}
+        record = Record(one["name"], self._journal.index + 1, one["ordinal"], nodes, metrics[0] if metrics else {})
+        self._to_storage[record.name] = record, set()
+        if all(each["on"] and each["name"] == record.name for each in kept.values()):
+            assert self._records is not None
+            self._records = [*self._records, record][-KEPT:]
+            self._put()
+            self._journal.kept_on_nodes(record.name, record.metrics)
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        self._take_news()
+
+    def _take_news(self) -> None:
+        for rank, news in take_news(self._group) if self._group is not None else []:
+            if "kept" in news:
+                self._kept[news["kept"]][rank] = news
+            elif "peered" in news:
+                self._peered(rank, news["peered"], news["node"])
+            else:
+                self._stored(rank, news["stored"], news["whole"])
+
+    def _peered(self, rank: int, name: str, node: str) -> None:
+        for record in self._records or []:
+            if record.name == name and rank in record.nodes and node not in record.nodes[rank]:
+                record.nodes[rank].append(node)
+                self._put()
+
+    def _stored(self, rank: int, name: str, whole: bool) -> None:
+        """A rank's part is on storage, or the checkpoint as a whole."""
+        record, done = self._to_storage.get(name, (None, set()))
+        if record is None:
+            record = next((each for each in self._records or [] if each.name == name), None)
+        if record is None:
+            return
+        done.add(rank)
+        if whole or done >= set(record.nodes):
+            older = [each for each, (kept, _) in self._to_storage.items() if kept.index <= record.index]
+            for each in older:
+                del self._to_storage[each]
+            self._journal.stored(record.name, record.index, record.metrics)
+            register_stored(self._group, record.name, record.metrics)
+
+    def _put(self) -> None:
+        kv.put_in_driver(records_name(self._options.key), dump(self._records or []))
+
+    # ---- when the run is over
+
+    def clean(self) -> None:
+        """Remove all checkpoints from the nodes: storage has the last one."""
+        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        with ThreadPoolExecutor(min(32, len(alive) or 1)) as pool:
+            list(pool.map(lambda node: call_on(node, self._disk(node).remove, REMOVE_S), alive))
+        for name in (plan_name, records_name):
+            kv.expire_in_driver(name(self._options.key), 0)

@@ -1,0 +1,69 @@
+"""A checkpoint whose parts are on the nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.train import Checkpoint
+
+from plugin_core.driver.train.tiers.disk import Disk, write_chunk
+from plugin_core.driver.train.tiers.peer import fetch
+from plugin_core.driver.train.tiers.records import Record
+from plugin_core.errors import InfrastructureError, SpecError
+from plugin_core.storage.checkpoint_copy import shared_copy
+from plugin_core.storage.checkpoint_manifest import check_copy
+
+
+class NodesCheckpoint(Checkpoint):  # type: ignore[misc]
+    """Ray's Checkpoint, of the parts of all ranks. Its `as_directory()` fetches those of other nodes; all workers of a node
+    share one copy. `disk`: that of this node."""
+
+    def __init__(self, record: Record, disk: Disk):
+        self._record, self._disk = record, disk
+        super().__init__(str(disk.place / record.name))
+
+    def __reduce__(self) -> Any:
+        return NodesCheckpoint, (self._record, self._disk)
+
+    @contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """Raises InfrastructureError if a part is gone: the next workers look for another checkpoint."""
+        mark = f"{self._disk.key} {self._record.name} {self._disk.node}"
+        with shared_copy(hashlib.sha256(mark.encode()).hexdigest()[:32], self._collect) as folder:
+            yield str(folder)
+
+    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+        target = str(path if path is not None else self._get_temporary_checkpoint_dir())
+        with self.as_directory() as folder:
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+        return target
+
+    def get_metadata(self) -> dict[str, Any]:
+        with self.as_directory() as folder:
+            found: dict[str, Any] = Checkpoint(folder).get_metadata()
+        return found
+
+    def _collect(self, folder: Path) -> None:
+        folder.mkdir()
+        name = self._record.name
+        for rank, nodes in self._record.nodes.items():
+            if self._disk.node in nodes:
+                shutil.copytree(self._disk.part(name, rank), folder, dirs_exist_ok=True)
+                continue
+            try:
+                for piece in fetch(replace(self._disk, node=nodes[0]), name, rank):
+                    write_chunk(folder, *piece)
+            except RayError as exc:
+                raise InfrastructureError(f"the copy of {name} on node {nodes[0][:12]} is gone: {exc}") from None
+        try:
+            check_copy(folder, name)
+        except SpecError as exc:
+            raise InfrastructureError(exc.message) from None

@@ -1,0 +1,137 @@
+"""In a worker: keeps its part of each checkpoint on its node, on a peer and on storage."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.train import Checkpoint, ReportedCheckpoint, ReportedCheckpointStatus
+
+from plugin_core.driver.train.tiers.checkpoint import NodesCheckpoint
+from plugin_core.driver.train.tiers.disk import Disk
+from plugin_core.driver.train.tiers.peer import Peer
+from plugin_core.driver.train.tiers.records import Plan, TierOptions, parse_plan, plan_name
+from plugin_core.ray_internals import kv
+from plugin_core.ray_internals.polled_worker import tell
+
+#: Seconds for which a report waits for the copy of the checkpoint before the last one to reach the peer. After that the
+#: peer is not waited for until it has caught up.
+PEER_WAIT_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+#: Uploads a checkpoint under a name.
+Upload = Callable[[Checkpoint, str], Any]
+
+
+class Keeper:
+    """`context`: see `worker.worker_context`. `upload`: to storage. Every rank with a checkpoint keeps the same ones."""
+
+    def __init__(self, options: TierOptions, context: Any, upload: Upload):
+        data = kv.get_in_worker(plan_name(options.key))
+        assert data is not None, "the driver makes the plan before workers start"
+        self.plan: Plan = parse_plan(data)
+        self._every, self._context, self._upload = options.storage_every, context, upload
+        self._rank = context.get_world_rank()
+        node = ray.get_runtime_context().get_node_id()
+        self._disk = Disk(options.folder, node, options.key)
+        self._disk.prepare()
+        self._ordinal = self.plan.ordinal
+        self._last: tuple[str, Path] | None = None
+        self._stored = ""
+        self._uploads = ThreadPoolExecutor(1, thread_name_prefix="to storage")
+        self._uploading: Future[None] | None = None
+        self._names_uploading: frozenset[str] = frozenset()
+        self._to_peer: queue.Queue[str] = queue.Queue(1)
+        self._peer = self.plan.peers.get(node) if options.peer else None
+        self._peer_is_behind = False
+        if self._peer is not None:
+            threading.Thread(target=self._send, args=(self._peer,), daemon=True, name="to peer").start()
+
+    @property
+    def resumes(self) -> NodesCheckpoint | None:
+        """The checkpoint to resume from, if it is on the nodes."""
+        return NodesCheckpoint(self.plan.resumes, self._disk) if self.plan.resumes is not None else None
+
+    def reported(self) -> list[ReportedCheckpoint]:
+        """The checkpoint to resume from, as `ray.train.get_all_reported_checkpoints` has those on storage."""
+        if self.plan.resumes is None or (resumes := self.resumes) is None:
+            return []
+        return [ReportedCheckpoint(resumes, self.plan.resumes.metrics, ReportedCheckpointStatus.COMMITTED)]
+
+    def keep(self, checkpoint: Checkpoint, number: int, name: str, upload: Upload | None = None) -> None:
+        """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th goes to storage too; returns
+        before it is there, but not before the last one is. Raises what an upload raised."""
+        self._ordinal += 1
+        part = self._kept(checkpoint, name)
+        if self._ordinal % self._every == 0 or part is None:
+            if self._uploading is not None:
+                self._uploading.result()
+            store = functools.partial(self._store, name, upload or self._upload)
+            if part is None:  # the loop may delete its folder
+                store(Path(checkpoint.path))
+            else:
+                self._names_uploading = frozenset([name])
+                self._uploading = self._uploads.submit(store, part)
+        if part is not None:
+            self._last = name, part
+            self._disk.prune(self._rank, self._names_uploading)
+            self._queue_for_peer(name)
+        tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "on": part is not None})
+
+    def end(self) -> None:
+        """The train function has returned: wait for storage to have the last checkpoint."""
+        if self._uploading is not None:
+            self._uploading.result()
+        if self._last is not None:
+            if self._last[0] != self._stored:
+                self._store(self._last[0], self._upload, self._last[1])
+        elif (resumed := self.resumes) is not None and self._rank == 0:
+            # nothing was left to train, but the last worker group ended before storage had it all
+            with resumed.as_directory() as folder:
+                self._store(self.plan.resumes.name if self.plan.resumes else "", self._upload, Path(folder), whole=True)
+
+    def _kept(self, checkpoint: Checkpoint, name: str) -> Path | None:
+        try:
+            return self._disk.keep(name, self._rank, checkpoint.path)
+        except OSError as exc:
+            logger.warning("local_tier: %s could not be kept on this node, so it goes to storage: %s", name, exc)
+            return None
+
+    def _store(self, name: str, upload: Upload, part: Path, whole: bool = False) -> None:
+        upload(Checkpoint(str(part)), name)
+        self._stored = name
+        tell(self._context, {"stored": name, "whole": whole})
+
+    def _queue_for_peer(self, name: str) -> None:
+        if self._peer is None:
+            return
+        try:
+            if self._peer_is_behind:
+                self._to_peer.put_nowait(name)
+            else:
+                self._to_peer.put(name, timeout=PEER_WAIT_S)
+        except queue.Full:
+            self._peer_is_behind = True
+            logger.warning("local_tier: the peer of this node is behind; %s is not copied there", name)
+
+    def _send(self, node: str) -> None:
+        peer: Peer | None = None
+        while True:
+            name = self._to_peer.get()
+            try:
+                peer = peer or Peer(self._disk, node)
+                peer.send(name, self._rank)
+                tell(self._context, {"peered": name, "node": node})
+            except (RayError, OSError) as exc:
+                peer = None
+                logger.warning("local_tier: %s was not copied to node %s: %s", name, node[:12], exc)
+            self._peer_is_behind = False

@@ -1,0 +1,99 @@
+"""What the driver knows of the checkpoints on the nodes, kept in the key-value store of Ray's head."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.specs import TrainSpec
+
+if TYPE_CHECKING:
+    from plugin_core.runs.context import StepContext
+
+#: Seconds for which Ray's head keeps the records of a run that nobody goes on with.
+KEPT_S = 30 * 86_400
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """What a worker needs to know. `key`: names the run, and with a suffix the checkpoints that a `failure_policy` has not
+    dropped. See `LocalTier` for the others."""
+
+    key: str
+    storage_every: int
+    peer: bool
+    folder: str | None
+
+
+def tier_options(context: StepContext, dropped: int) -> TierOptions | None:
+    """None without a local tier. `dropped`: how many checkpoints a `failure_policy` has dropped; the nodes keep what
+    follows under another key. A later run of the same name has another key too. Raises StorageError."""
+    assert isinstance(context.spec, TrainSpec)
+    tier = context.spec.run_config.checkpoint_config.local_tier
+    if tier is None:
+        return None
+    if not context.own_job:
+        raise SpecError("run_config.checkpoint_config.local_tier: got it in a search; expected it in a training alone")
+    file = context.rundir.step.child("tier")
+    file.create(secrets.token_hex(16).encode())
+    key = (file.read() or b"").decode(errors="replace")
+    if not re.fullmatch("[0-9a-f]{32}", key):
+        raise StorageError(f"{file.uri} is damaged; expected 32 hexadecimal digits")
+    return TierOptions(f"{key}-{dropped}", tier.storage_every, tier.peer, tier.folder)
+
+
+@dataclass
+class Record:
+    """A checkpoint that all ranks have kept. `index`: of its report, see `journal_callback`. `ordinal`: counts checkpoints
+    as `index` counts reports. `nodes`: the nodes that have a rank's part, of the ranks that have one. `metrics`: rank
+    0's."""
+
+    name: str
+    index: int
+    ordinal: int
+    nodes: dict[int, list[str]]
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Record:
+        nodes = {int(rank): list(nodes) for rank, nodes in given["nodes"].items()}
+        return cls(given["name"], given["index"], given["ordinal"], nodes, given["metrics"])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a worker group goes by. `number`: the highest one in the names of this attempt's checkpoints so far.
+    `ordinal`: of the checkpoint that it resumes from, counted from the last one on storage. `resumes`: that checkpoint, if
+    it is on the nodes. `peers`: node → the node that keeps a copy for it."""
+
+    number: int = 0
+    ordinal: int = 0
+    resumes: Record | None = None
+    peers: dict[str, str] = field(default_factory=dict)
+
+
+def dump(value: Any) -> bytes:
+    return json.dumps(asdict(value) if not isinstance(value, list) else [asdict(each) for each in value]).encode()
+
+
+def parse_records(data: bytes | None) -> list[Record]:
+    return [Record.of(each) for each in json.loads(data)] if data else []
+
+
+def parse_plan(data: bytes) -> Plan:
+    given = json.loads(data)
+    resumes = Record.of(given["resumes"]) if given["resumes"] else None
+    return Plan(given["number"], given["ordinal"], resumes, given["peers"])
+
+
+def records_name(key: str) -> str:
+    return f"raytrain-tier-{key}"
+
+
+def plan_name(key: str) -> str:
+    return f"raytrain-tier-{key}-plan"
