@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -109,6 +109,9 @@ bench-kills: $(VENV)/.dev
 
 bench-watching: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.watching
+
+bench-tiers: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.tiers
 
 bench-triggerer: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.triggerer

@@ -171,12 +171,14 @@ def orchestrator_command(spec_file: Path, address: str, token: str, *more: str) 
 
 class Proxy:
     """A TCP proxy in front of an HTTP server. `mode`: "forward", "black hole" (bytes go nowhere), or a status to answer.
-    `bytes_per_s`: how fast each connection sends to the server; None: as fast as it can."""
+    `bytes_per_s`: how fast each connection sends to the server; None: as fast as it can. `delay_s`: how much later each
+    answer comes."""
 
     def __init__(self, host: str, port: int):
         self._target = (host, port)
         self.mode: str | int = "forward"
         self.bytes_per_s: float | None = None
+        self.delay_s = 0.0
         self.requests_answered = 0
         self._writers: set[asyncio.StreamWriter] = set()
         ready = threading.Event()
@@ -217,7 +219,8 @@ class Proxy:
                 self.requests_answered += 1
                 return
             from_upstream, upstream = await asyncio.open_connection(*self._target)
-            await asyncio.gather(self._pump(reader, upstream, to_server=True), self._pump(from_upstream, writer))
+            asked = asyncio.Event()
+            await asyncio.gather(self._pump(reader, upstream, asked, True), self._pump(from_upstream, writer, asked))
         except OSError:
             pass
         finally:
@@ -226,10 +229,17 @@ class Proxy:
                 if each is not None:
                     each.close()
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, to_server: bool = False) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, asked: asyncio.Event, to_server: bool = False
+    ) -> None:
         while data := await source.read(65536):
             if self.mode == "black hole":
                 continue
+            if to_server:
+                asked.set()
+            elif asked.is_set():
+                asked.clear()
+                await asyncio.sleep(self.delay_s)
             if to_server and self.bytes_per_s is not None:
                 await asyncio.sleep(len(data) / self.bytes_per_s)
             target.write(data)

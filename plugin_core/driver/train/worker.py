@@ -155,8 +155,10 @@ def _install(
     # numbers of partial uploads left by a killed worker group of this attempt are not reused
     if keeper is not None:
         taken = keeper.plan.number
+    elif context.get_world_rank() == 0:
+        taken = _numbers_taken(options)
     else:
-        taken = _numbers_taken(options) if context.get_world_rank() == 0 else 0
+        taken = 0
     skip = max(0, taken - context.report_call_index)
 
     class SafeTrainFnUtils(worker.DistributedTrainFnUtils):
