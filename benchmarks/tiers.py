@@ -1,8 +1,8 @@
 """What a local tier saves: `make bench-tiers`, or `python -m benchmarks.tiers [MEGABYTES]`.
 
-Trainings with a checkpoint at each step, in turn with `checkpoint_config.local_tier` and without, three times each: how
-long `report()` holds the loop up, the median over all steps but the first ones. Storage is an S3 server of this machine whose
-answers come 25 ms later, as those of an object store do. Two nodes with a worker each, so that there is a peer.
+Trainings with a checkpoint at each step, in turn with `checkpoint_config.local_tier` and without, three times each: for
+how long `report()` holds the loop up, the median over all steps but the first ones. Storage is an S3 server of this machine
+whose answers come 25 ms later, as those of an object store do. Two nodes with a worker each, so that there is a peer.
 """
 
 from __future__ import annotations

@@ -96,8 +96,14 @@ class LocalTier(Model):
     storage_every: Count = Field(10, description="every so many checkpoints, one goes to storage")
     peer: Flag = Field(True, description="a second node keeps a copy of each node's, in case the node is lost")
     folder: Text | None = Field(
-        None, description="on each node, such as one on a fast disk. None: the folder for temporary files"
+        None, description="where on each node, an absolute path. None: in its folder for temporary files"
     )
+
+    @model_validator(mode="after")
+    def _absolute(self) -> Self:
+        if self.folder is not None and not self.folder.startswith("/"):
+            raise ValueError(f"folder: got {shown(self.folder)}; expected an absolute path, such as '/mnt/nvme'")
+        return self
 
 
 class CheckpointConfig(Model):

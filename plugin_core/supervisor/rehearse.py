@@ -82,7 +82,7 @@ def _shortened(
     kills: Mapping[int, int],
     config: Mapping[str, Any],
 ) -> TrainSpec:
-    """The training with two workers at most, that ends after so many reports, and tells no tracker."""
+    """The training with two workers at most, that ends after so many reports, and tells nobody: no tracker, no callback."""
     plan = json.dumps({"reports": reports, "kills": {str(at): rank for at, rank in kills.items()}})
     given = spec.run_config.worker_runtime_env or {}
     variables = {**given.get("env_vars", {}), VARIABLE: plan}
@@ -93,6 +93,8 @@ def _shortened(
                     "name": name,
                     "storage_path": storage,
                     "failure_config": {"max_failures": len(kills)},
+                    "checkpoint_config": spec.run_config.checkpoint_config.model_copy(update={"local_tier": None}),
+                    "callbacks": [],
                     "worker_runtime_env": {**given, "env_vars": variables},
                 }
             ),

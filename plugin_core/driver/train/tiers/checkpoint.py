@@ -22,12 +22,13 @@ from plugin_core.storage.checkpoint_copy import shared_copy
 from plugin_core.storage.checkpoint_manifest import check_copy
 
 
-class NodesCheckpoint(Checkpoint):  # type: ignore[misc]
+class NodesCheckpoint(Checkpoint):
     """Ray's Checkpoint, of the parts of all ranks. Its `as_directory()` fetches those of other nodes; all workers of a node
     share one copy. `disk`: that of this node."""
 
     def __init__(self, record: Record, disk: Disk):
         self._record, self._disk = record, disk
+        self.name = record.name
         super().__init__(str(disk.place / record.name))
 
     def __reduce__(self) -> Any:

@@ -51,10 +51,11 @@ class Keeper:
         self._uploading: Future[None] | None = None
         self._names_uploading: frozenset[str] = frozenset()
         self._to_peer: queue.Queue[str] = queue.Queue(1)
-        self._peer = self.plan.peers.get(node) if options.peer else None
+        self._peer: Peer | None = None
         self._peer_is_behind = False
-        if self._peer is not None:
-            threading.Thread(target=self._send, args=(self._peer,), daemon=True, name="to peer").start()
+        self._peer_node = self.plan.peers.get(node) if options.peer else None
+        if self._peer_node is not None:
+            threading.Thread(target=self._send, args=(self._peer_node,), daemon=True, name="to peer").start()
 
     @property
     def resumes(self) -> NodesCheckpoint | None:
@@ -97,7 +98,9 @@ class Keeper:
         elif (resumed := self.resumes) is not None and self._rank == 0:
             # nothing was left to train, but the last worker group ended before storage had it all
             with resumed.as_directory() as folder:
-                self._store(self.plan.resumes.name if self.plan.resumes else "", self._upload, Path(folder), whole=True)
+                self._store(resumed.name, self._upload, Path(folder), whole=True)
+        if self._peer is not None:
+            self._peer.close()
 
     def _kept(self, checkpoint: Checkpoint, name: str) -> Path | None:
         try:
@@ -112,7 +115,7 @@ class Keeper:
         tell(self._context, {"stored": name, "whole": whole})
 
     def _queue_for_peer(self, name: str) -> None:
-        if self._peer is None:
+        if self._peer_node is None:
             return
         try:
             if self._peer_is_behind:
@@ -124,14 +127,13 @@ class Keeper:
             logger.warning("local_tier: the peer of this node is behind; %s is not copied there", name)
 
     def _send(self, node: str) -> None:
-        peer: Peer | None = None
         while True:
             name = self._to_peer.get()
             try:
-                peer = peer or Peer(self._disk, node)
-                peer.send(name, self._rank)
+                self._peer = self._peer or Peer(self._disk, node)
+                self._peer.send(name, self._rank)
                 tell(self._context, {"peered": name, "node": node})
             except (RayError, OSError) as exc:
-                peer = None
+                self._peer = None
                 logger.warning("local_tier: %s was not copied to node %s: %s", name, node[:12], exc)
             self._peer_is_behind = False

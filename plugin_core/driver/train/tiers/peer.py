@@ -54,6 +54,10 @@ class Peer:
             ray.get(self._actor.take.remote(path, at, data))
         ray.get(self._actor.end.remote(rank))
 
+    def close(self) -> None:
+        """End the actor, also in the middle of a part."""
+        ray.kill(self._actor)
+
 
 def fetch(disk: Disk, name: str, rank: int) -> Iterator[tuple[str, int, bytes]]:
     """The files of a part on another node, as from `Disk.read`. Raises RayError."""

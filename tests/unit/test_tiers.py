@@ -1,0 +1,212 @@
+"""Checkpoints on the nodes, without Ray: the disk, the records, what the journal says, and what a spec may not ask for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from plugin_core import CheckpointConfig, FailureConfig, LocalTier, RunConfig, TrainSpec, TuneSpec
+from plugin_core.driver.train.tiers.disk import KEPT, Disk, order, write_chunk
+from plugin_core.driver.train.tiers.records import Plan, Record, dump, parse_plan, parse_records, tier_options
+from plugin_core.errors import SpecError, StorageError
+from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
+from plugin_core.runs.journal import index_of
+from plugin_core.specs import TorchConfig
+from plugin_core.specs.validation import ValidationConfig
+from plugin_core.storage.stored_files import parse_line
+from plugin_core.supervisor.story import phase_in_words
+
+NAME = "checkpoint_a001_000001"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    made = Disk(str(tmp_path / "nodes"), "one", "ab-0")
+    made.prepare()
+    return made
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "weights.bin").write_bytes(bytes(range(256)) * 100_000)
+    (folder / "deep" / "empty").touch()
+    return folder
+
+
+def names(disk: Disk) -> list[str]:
+    return sorted(path.name for path in disk.place.iterdir())
+
+
+def test_a_part_is_whole_or_told(disk: Disk, source: Path) -> None:
+    part = disk.keep(NAME, 0, source)
+    assert disk.problems(NAME, [0, 1]) == {0: "", 1: "it is missing"}
+    data = bytearray((part / "weights.bin").read_bytes())
+    data[1000] ^= 1
+    (part / "weights.bin").write_bytes(data)
+    assert "weights.bin fails its CRC-32 check" in disk.problems(NAME, [0])[0]
+    (part / "deep" / "empty").unlink()
+    (part / "weights.bin").write_bytes(bytes(range(256)) * 100_000)
+    assert "empty is missing" in disk.problems(NAME, [0])[0]
+
+
+def test_a_copy_that_fails_half_way_leaves_what_was_there(disk: Disk, source: Path) -> None:
+    disk.keep(NAME, 0, source)
+    (source / "weights.bin").unlink()
+    (source / "weights.bin").symlink_to("nowhere")
+    with pytest.raises(OSError, match="No such file"):
+        disk.keep(NAME, 0, source)
+    assert disk.problems(NAME, [0]) == {0: ""}
+    assert [path.name for path in (disk.place / NAME).iterdir()] == ["00000"]
+
+
+def test_a_part_travels_in_pieces(disk: Disk, source: Path) -> None:
+    disk.keep(NAME, 3, source)
+    peer = replace(disk, node="two")
+    peer.prepare()
+    with peer.new_part(NAME, 3) as part:
+        for piece in disk.read(NAME, 3):
+            write_chunk(part, *piece)
+    assert peer.problems(NAME, [3]) == {3: ""}
+    with pytest.raises(FileNotFoundError, match="was removed"):
+        list(disk.read("checkpoint_a001_000009", 3))
+
+
+@pytest.mark.parametrize("path", ["../out", "/etc/out", "deep/../../out"])
+def test_a_piece_stays_in_its_folder(tmp_path: Path, path: str) -> None:
+    (tmp_path / "in").mkdir()
+    with pytest.raises(ValueError, match="expected one inside the checkpoint"):
+        write_chunk(tmp_path / "in", path, 0, b"data")
+
+
+def test_the_newest_stay_and_those_on_their_way_to_storage(disk: Disk, source: Path) -> None:
+    (source / "weights.bin").write_bytes(b"small")
+    for attempt, number in [(1, 8), (1, 9), (1, 10), (2, 1), (2, 2)]:
+        disk.keep(f"checkpoint_a{attempt:03}_{number:06}", 0, source)
+        disk.prune(0, frozenset(["checkpoint_a001_000008"]))
+    kept = ["checkpoint_a001_000008", "checkpoint_a001_000010", "checkpoint_a002_000001", "checkpoint_a002_000002"]
+    assert names(disk) == kept
+    assert len(kept) == KEPT + 1
+    assert order("checkpoint_a002_000001") > order("checkpoint_a001_000010")
+
+
+def test_an_earlier_generation_of_the_run_goes_and_another_run_stays(disk: Disk, source: Path) -> None:
+    disk.keep(NAME, 0, source)
+    other = replace(disk, key="cd-0")
+    other.prepare()
+    replace(disk, key="ab-2").prepare()
+    assert not disk.place.exists()
+    assert other.place.exists()
+    other.remove()
+    assert not other.place.exists()
+
+
+def test_the_folder_must_be_ours(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        Disk(str(tmp_path / "file"), "one", "ab-0").prepare()
+    lstat = Path.lstat
+    monkeypatch.setattr(Path, "lstat", lambda self: SimpleNamespace(st_uid=lstat(self).st_uid + 1))
+    with pytest.raises(StorageError, match="belongs to another user"):
+        disk.prepare()
+
+
+def test_plan_and_records_come_back_as_they_were() -> None:
+    record = Record(NAME, 7, 3, {0: ["one", "two"], 12: ["two"]}, {"loss": 0.5})
+    assert parse_records(dump([record])) == [record]
+    assert parse_records(None) == []
+    plan = Plan(7, 3, record, {"one": "two"})
+    assert parse_plan(dump(plan)) == plan
+    assert parse_plan(dump(Plan())) == Plan()
+
+
+def context(tmp_path: Path, **fields: Any) -> Any:
+    spec = spec_with(tmp_path, LocalTier(storage_every=4))
+    rundir = RunDir.of(spec)
+    return SimpleNamespace(**{"spec": spec, "rundir": rundir, "own_job": True, **fields})
+
+
+def spec_with(tmp_path: Path, tier: LocalTier | None = None, **fields: Any) -> TrainSpec:
+    run_config = RunConfig(
+        name="run",
+        storage_path=str(tmp_path),
+        checkpoint_config=CheckpointConfig(local_tier=tier or LocalTier()),
+        **fields.pop("run_config", {}),
+    )
+    return TrainSpec(train_loop_per_worker="devtools.steps:counting_loop", run_config=run_config, **fields)
+
+
+def test_each_run_has_a_key_of_its_own(tmp_path: Path) -> None:
+    first = tier_options(context(tmp_path), 0)
+    assert first is not None
+    assert (first.storage_every, first.peer, first.folder) == (4, True, None)
+    assert tier_options(context(tmp_path), 0) == first, "the next attempt has the same"
+    dropped = tier_options(context(tmp_path), 2)
+    assert dropped is not None
+    assert dropped.key == first.key[:-1] + "2", "what a policy dropped is under another one"
+    (tmp_path / "run" / ".step" / "tier").unlink()
+    again = tier_options(context(tmp_path), 0)
+    assert again is not None
+    assert again.key != first.key, "a run of the same name, after this one was deleted"
+    with pytest.raises(SpecError, match="local_tier: got it in a search"):
+        tier_options(context(tmp_path, own_job=False), 0)
+    (tmp_path / "run" / ".step" / "tier").write_text("../../elsewhere")
+    with pytest.raises(StorageError, match="is damaged; expected 32 hexadecimal digits"):
+        tier_options(context(tmp_path), 0)
+
+
+@pytest.mark.parametrize(("fields", "what"), [
+    ({"validation": ValidationConfig(fn="devtools.steps:counting_loop")}, "got it with validation"),
+    ({"torch_config": TorchConfig(fault_tolerance="torchft")}, "got it with torch_config.fault_tolerance"),
+    ({"run_config": {"failure_config": FailureConfig(relax_collectives_on_preemption=True)}}, "relax_collectives"),
+])  # fmt: skip
+def test_what_needs_each_checkpoint_on_storage_is_refused(tmp_path: Path, fields: dict[str, Any], what: str) -> None:
+    with pytest.raises(SpecError, match=rf"run_config\.checkpoint_config\.local_tier: .*{what}"):
+        spec_with(tmp_path, **fields)
+
+
+def test_the_folder_is_an_absolute_path() -> None:
+    with pytest.raises(SpecError, match="folder: got 'nodes'; expected an absolute path"):
+        LocalTier(folder="nodes")
+
+
+def test_a_search_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"train\.run_config\.checkpoint_config\.local_tier: got it in a search"):
+        TuneSpec(
+            train=spec_with(tmp_path),
+            param_space={"train_loop_config": {"lr": {"grid_search": [1, 2]}}},
+            metric="loss",
+            mode="min",
+        )
+
+
+def test_the_journal_tells_what_came_to_storage_later() -> None:
+    lines = [
+        {"report": 1, "index": 1, "metrics": {"loss": 0.5}, "checkpoint": None, "time": 1.0},
+        {"report": 2, "index": 2, "metrics": {"loss": 0.4}, "checkpoint": None, "time": 2.0},
+        {"phase": "stored", "index": 1, "metrics": {"loss": 0.5}, "checkpoint": NAME, "time": 3.0},
+        {"phase": "resuming", "index": 2, "checkpoint": "checkpoint_a001_000002", "counters": ", step 5", "time": 4.0},
+    ]
+    entries = [entry for line in lines if (entry := parse_line(json.dumps(line).encode())) is not None]
+    history = History.of(entries, [NAME], "loss")
+    assert (history.reports, history.last_index, history.checkpointed, history.unranked) == (2, 2, 1, 0)
+    assert index_of(history.checkpoints[NAME]) == 1
+    assert phase_in_words(entries[2]) == f"{NAME} is on storage"
+    assert phase_in_words(entries[3]) == "resuming from checkpoint_a001_000002, step 5, which the nodes kept"
+
+
+@pytest.mark.parametrize("phase", ["stored", "validated", "resuming"])
+def test_a_journal_that_anybody_wrote_is_no_error(phase: str) -> None:
+    assert parse_line(json.dumps({"phase": phase}).encode()) is None
+    assert parse_line(json.dumps({"phase": phase, "checkpoint": "../up"}).encode()) is None
+    entry = parse_line(json.dumps({"phase": phase, "checkpoint": NAME}).encode())
+    assert entry is not None
+    assert History.of([entry], [NAME]).reports == 0
+    assert phase_in_words(entry)
