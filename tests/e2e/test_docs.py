@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "rows", "clusters", "validation")
+PAGES = (
+    *("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "rows", "clusters", "validation"),
+    "checkpoint-tiers",
+)
 #: what the last lines print
 ENDS = {
     "evaluate": r"True \{\} 0\.\d+",
@@ -20,6 +23,7 @@ ENDS = {
     "rows": r"2 0 7\n\{'epoch': 1\}",
     "clusters": r"https://ray\.example:8265\ntrain-[0-9a-f]{10}\n.*running at http://127\.0\.0\.1:\d+.*stopped",
     "validation": r"/docs-runs/validated/checkpoint_a001_00000[34] 0\.19999",
+    "checkpoint-tiers": r"8 .*/docs-runs/tiers/checkpoint_a001_000012\n",
     "retraining": r"(promoted|skipped) .*\nskipped .*skip_unchanged is set\n\d",
 }
 
