@@ -53,6 +53,15 @@ def counting_loop(config: dict[str, Any]) -> None:
         time.sleep(config.get("sleep_s", 0))
 
 
+def dying_loop(config: dict[str, Any]) -> None:
+    """Its worker is killed at epoch 1, each time."""
+    import ray.train
+
+    if restore() is None:
+        ray.train.report({"epoch": 0}, checkpoint=save({"epoch": 0}))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def loop_without_checkpoints(config: dict[str, Any]) -> None:
     import ray.train
 

@@ -92,6 +92,14 @@ def bad_data(storage: str) -> None:
     train.with_options(retries=2)(training(storage, raise_at=1))
 
 
+@flow
+def giving_up(storage: str) -> None:
+    spec = training(storage).model_copy(
+        update={"train_loop_per_worker": steps.dying_loop, "failure_policy": {"worker_lost": {"at_most": 1}}}
+    )
+    train.with_options(retries=2)(spec)
+
+
 def long(storage: str, **config: Any) -> TrainSpec:
     """Trains far longer than a test: a cancel ends it, or the file `go` in the storage."""
     loop = {"epochs": 1000, "sleep_s": 1, "until": f"{storage}/go", **config}

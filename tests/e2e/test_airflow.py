@@ -70,6 +70,18 @@ def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(a
 
 
 @pytest.mark.slow
+def test_a_policy_that_gives_up_leaves_nothing_to_airflows_retries(airflow: AirflowServer) -> None:
+    run_id = airflow.trigger("giving_up")
+    assert airflow.wait("giving_up", run_id) == "failed"
+    task = airflow.task("giving_up", run_id, "train")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    log = airflow.task_log("giving_up", run_id, "train")
+    assert "failure 1 of 1; resuming from checkpoint_a001_000001" in log
+    assert "GaveUpError" in log
+    assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in log
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dag_id", ["broken", "chain"])
 def test_no_log_has_an_error_for_a_link_that_there_is_not(airflow: AirflowServer, dag_id: str) -> None:
     """No task here has a tracker's page, and at a deferral none could have one yet."""

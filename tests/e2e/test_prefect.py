@@ -136,6 +136,16 @@ def test_a_users_exception_is_not_retried_and_its_message_is_in_the_state(flows:
 
 
 @slow
+def test_a_policy_that_gives_up_leaves_nothing_to_prefects_retries(flows: Flows) -> None:
+    assert flows.start("giving_up").wait(timeout=600) == 1
+    eventually(lambda: flows.tasks("giving_up")[0].state_name, "Failed")
+    (task,) = flows.tasks("giving_up")
+    assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in task.state.message
+    assert task.run_count == 1
+    assert flows.rundir("giving_up", "train").receipts() == [1]
+
+
+@slow
 def test_eight_mapped_trainings_with_data_take_turns_on_the_head(flows: Flows) -> None:
     flows.storage.mkdir(exist_ok=True)
     assert flows.start("eight_with_data").wait(timeout=900) == 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import tempfile
 import time
 from datetime import timedelta
@@ -16,7 +17,8 @@ GO = FOLDER / "go"
 
 
 def loop(config):
-    """Counts epochs, checkpointing each; waits at `wait_at` for a file, raises at `raise_at`."""
+    """Counts epochs, checkpointing each; waits at `wait_at` for a file, raises at `raise_at`, is killed
+    at `die_at`."""
     import ray.train
 
     epoch = started_at = 0
@@ -26,6 +28,8 @@ def loop(config):
     while epoch < config["epochs"]:
         if epoch == config.get("raise_at"):
             raise ValueError(f"the data of epoch {epoch} is bad")
+        if epoch == config.get("die_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
         while epoch == config.get("wait_at") and not Path(config["go"]).exists():
             time.sleep(0.2)
         time.sleep(config.get("sleep_s", 0))
@@ -87,6 +91,12 @@ def broken():
 
 
 @dag(schedule=None, default_args=RETRYING)
+def giving_up():
+    policy = {"worker_lost": {"at_most": 1}}
+    RayTrainOperator(task_id="train", train_loop_config={"epochs": 3, "die_at": 1}, failure_policy=policy, **TRAIN)
+
+
+@dag(schedule=None, default_args=RETRYING)
 def waiting():
     config = {"epochs": 3, "wait_at": 2, "go": str(GO)}
     RayTrainOperator(task_id="train", train_loop_config=config, limits={"heartbeat_ttl_s": 10}, **TRAIN)
@@ -94,4 +104,5 @@ def waiting():
 
 chain()
 broken()
+giving_up()
 waiting()
