@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from plugin_core import CheckpointConfig, FailureConfig, LocalTier, RunConfig, TrainSpec, TuneSpec
+from plugin_core.driver.train.tiers import callback
+from plugin_core.driver.train.tiers.callback import TierCallback
 from plugin_core.driver.train.tiers.disk import KEPT, Disk, order, write_chunk
-from plugin_core.driver.train.tiers.records import Plan, Record, dump, parse_plan, parse_records, tier_options
+from plugin_core.driver.train.tiers.records import Plan, Record, TierOptions, dump, parse_plan, parse_records, tier_options
 from plugin_core.errors import SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
@@ -210,3 +212,95 @@ def test_a_journal_that_anybody_wrote_is_no_error(phase: str) -> None:
     assert entry is not None
     assert History.of([entry], [NAME]).reports == 0
     assert phase_in_words(entry)
+
+
+class PlayedGroup:
+    """What the callback sees of a worker group of two ranks on two nodes, of which rank 0 has a checkpoint."""
+
+    def __init__(self) -> None:
+        self.news: list[tuple[int, dict[str, Any]]] = []
+        self.registered: list[str] = []
+        self._registered = SimpleNamespace(_current_report_index=0)
+        self.callback: TierCallback | None = None
+
+    def get_workers(self) -> list[Any]:
+        return [
+            SimpleNamespace(
+                distributed_context=SimpleNamespace(world_rank=rank), metadata=SimpleNamespace(node_id=f"node-{rank}")
+            )
+            for rank in (0, 1)
+        ]
+
+    def report(self, metrics: dict[str, Any]) -> None:
+        self._registered._current_report_index += 1
+        assert self.callback is not None
+        self.callback.after_report(None, [metrics, metrics])
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[PlayedGroup, TierCallback, list[tuple[str, int]]]:
+    group, stored = PlayedGroup(), list[tuple[str, int]]()
+    monkeypatch.setattr(callback.kv, "put_in_driver", lambda name, data: None)
+    monkeypatch.setattr(callback, "register_stored", lambda group, name, metrics: group.registered.append(name))
+    journal: Any = SimpleNamespace(
+        index=0, kept_on_nodes=lambda name, metrics: None, stored=lambda name, index, metrics: stored.append((name, index))
+    )
+    options = TierOptions("ab-0", 2, True, None)
+    group.callback = TierCallback(options, journal, RunDir.at(str(tmp_path)), 1)
+    group.callback._records = []
+    group.callback.after_worker_group_start(group)
+    return group, group.callback, stored
+
+
+def kept(name: str, number: int) -> dict[str, Any]:
+    return {"kept": number, "name": name, "ordinal": number, "on": True}
+
+
+def test_a_checkpoint_that_is_on_storage_before_its_report_is_registered_counts(
+    played: tuple[PlayedGroup, TierCallback, list[tuple[str, int]]],
+) -> None:
+    group, tier, stored = played
+    group.news += [(0, kept(NAME, 1)), (0, {"stored": NAME, "whole": False})]
+    tier.after_worker_group_poll_status(None)
+    assert stored == [], "Ray does not know its report yet"
+    group.report({"loss": 0.5})
+    tier.after_worker_group_poll_status(None)
+    tier.after_worker_group_poll_status(None)
+    assert (stored, group.registered) == ([(NAME, 1)], [NAME]), "once"
+
+
+def test_a_checkpoint_is_registered_once_all_ranks_have_brought_theirs(
+    played: tuple[PlayedGroup, TierCallback, list[tuple[str, int]]],
+) -> None:
+    group, tier, stored = played
+    group.news += [(0, kept(NAME, 1)), (1, kept(NAME, 1))]
+    group.report({"loss": 0.5})
+    group.news += [(1, {"stored": NAME, "whole": False}), (1, {"peered": NAME, "node": "node-0"})]
+    tier.after_worker_group_poll_status(None)
+    assert stored == []
+    assert [record.nodes for record in tier._records or []] == [{0: ["node-0"], 1: ["node-1", "node-0"]}]
+    group.news += [(0, {"stored": NAME, "whole": False})]
+    tier.before_worker_group_shutdown(group)
+    assert stored == [(NAME, 1)]
+
+
+def test_what_one_rank_could_not_keep_is_no_checkpoint_of_the_nodes(
+    played: tuple[PlayedGroup, TierCallback, list[tuple[str, int]]],
+) -> None:
+    """Its disk is full, so its part went to storage."""
+    group, tier, stored = played
+    group.news += [(0, {"stored": NAME, "whole": False}), (0, {**kept(NAME, 1), "on": False})]
+    group.report({"loss": 0.5})
+    tier.after_worker_group_poll_status(None)
+    assert tier._records == []
+    assert stored == [(NAME, 1)]
+
+
+def test_the_newest_three_are_recorded(played: tuple[PlayedGroup, TierCallback, list[tuple[str, int]]]) -> None:
+    group, tier, _ = played
+    for number in range(1, 6):
+        group.news.append((0, kept(f"checkpoint_a001_{number:06}", number)))
+        group.report({"loss": 1 / number})
+    assert [record.ordinal for record in tier._records or []] == [3, 4, 5]
+    group.report({"loss": 0.0})
+    assert len(tier._records or []) == 3, "a report without a checkpoint"

@@ -38,6 +38,8 @@ from plugin_core.runs.directory import RunDir
 CHECK_S = 600.0
 #: Seconds for a node to remove them.
 REMOVE_S = 30.0
+#: Stands for all ranks, where one brought the whole checkpoint to storage.
+ALL = -1
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,10 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
     def __init__(self, options: TierOptions, journal: JournalCallback, rundir: RunDir, attempt: int):
         self._options, self._journal, self._rundir, self._attempt = options, journal, rundir, attempt
         self._records: list[Record] | None = None
-        #: those that are on their way to storage, and the ranks that are done
-        self._to_storage: dict[str, tuple[Record, set[int]]] = {}
+        #: those that may come to storage
+        self._to_storage: dict[str, Record] = {}
+        #: name → the ranks whose part is there, or ALL; a small one may be there before its report is registered
+        self._done: dict[str, set[int]] = defaultdict(set)
         self._kept: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
         self._nodes: dict[int, str] = {}
         self._group: Any = None
@@ -66,6 +70,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         taken = max((number for attempt, number in numbers if attempt == self._attempt), default=0)
         self._kept.clear()
         self._to_storage.clear()
+        self._done.clear()
         plan = Plan(taken, found.ordinal if found else 0, found, self._peers(set(nodes)))
         kv.put_in_driver(plan_name(self._options.key), dump(plan))
         self._put()
@@ -132,6 +137,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
 
     def before_worker_group_shutdown(self, worker_group: Any) -> None:
         self._take_news()
+        self._register_whole()
         self._group = None
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
@@ -142,7 +148,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         one = kept[min(kept)]
         nodes = {rank: [self._nodes[rank]] for rank in kept}
         record = Record(one["name"], self._journal.index + 1, one["ordinal"], nodes, metrics[0] if metrics else {})
-        self._to_storage[record.name] = record, set()
+        self._to_storage[record.name] = record
         if all(each["on"] and each["name"] == record.name for each in kept.values()):
             assert self._records is not None
             self._records = [*self._records, record][-KEPT:]
@@ -150,7 +156,9 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             self._journal.kept_on_nodes(record.name, record.metrics)
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """Comes after all that is done with the reports of the same poll."""
         self._take_news()
+        self._register_whole()
 
     def _take_news(self) -> None:
         for rank, news in take_news(self._group) if self._group is not None else []:
@@ -159,7 +167,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             elif "peered" in news:
                 self._peered(rank, news["peered"], news["node"])
             else:
-                self._stored(rank, news["stored"], news["whole"])
+                self._done[news["stored"]].add(ALL if news["whole"] else rank)
 
     def _peered(self, rank: int, name: str, node: str) -> None:
         for record in self._records or []:
@@ -167,18 +175,16 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
                 record.nodes[rank].append(node)
                 self._put()
 
-    def _stored(self, rank: int, name: str, whole: bool) -> None:
-        """A rank's part is on storage, or the checkpoint as a whole."""
-        record, done = self._to_storage.get(name, (None, set()))
-        if record is None:
-            record = next((each for each in self._records or [] if each.name == name), None)
-        if record is None:
-            return
-        done.add(rank)
-        if whole or done >= set(record.nodes):
-            older = [each for each, (kept, _) in self._to_storage.items() if kept.index <= record.index]
-            for each in older:
-                del self._to_storage[each]
+    def _register_whole(self) -> None:
+        """Let Ray know of the checkpoints of which storage has all by now."""
+        kept = {record.name: record for record in self._records or []} | self._to_storage
+        for name, done in sorted(self._done.items(), key=lambda item: order(item[0])):
+            record = kept.get(name)
+            if record is None or (ALL not in done and not done >= set(record.nodes)):
+                continue
+            for older in [each.name for each in kept.values() if each.index <= record.index]:
+                self._to_storage.pop(older, None)
+                self._done.pop(older, None)
             self._journal.stored(record.name, record.index, record.metrics)
             register_stored(self._group, record.name, record.metrics)
 

@@ -45,7 +45,7 @@ class Keeper:
         self._disk = Disk(options.folder, node, options.key)
         self._disk.prepare()
         self._ordinal = self.plan.ordinal
-        self._last: tuple[str, Path] | None = None
+        self._last: tuple[str, Path | None] | None = None
         self._stored = ""
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="to storage")
         self._uploading: Future[None] | None = None
@@ -82,8 +82,8 @@ class Keeper:
             else:
                 self._names_uploading = frozenset([name])
                 self._uploading = self._uploads.submit(store, part)
+        self._last = name, part
         if part is not None:
-            self._last = name, part
             self._disk.prune(self._rank, self._names_uploading)
             self._queue_for_peer(name)
         tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "on": part is not None})
@@ -93,8 +93,9 @@ class Keeper:
         if self._uploading is not None:
             self._uploading.result()
         if self._last is not None:
-            if self._last[0] != self._stored:
-                self._store(self._last[0], self._upload, self._last[1])
+            name, part = self._last
+            if name != self._stored and part is not None:
+                self._store(name, self._upload, part)
         elif (resumed := self.resumes) is not None and self._rank == 0:
             # nothing was left to train, but the last worker group ended before storage had it all
             with resumed.as_directory() as folder:
