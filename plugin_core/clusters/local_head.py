@@ -194,12 +194,15 @@ def _start(folder: Path, command: list[str]) -> Head:
                 if head is not None and head.keeper_pid == keeper.pid:
                     return head
             time.sleep(0.1)
+        in_time = ""
         if keeper.poll() is None:
+            in_time = f" within {START_TIMEOUT_S:g} s: this machine is busy, or something holds it up"
             end_processes([psutil.Process(keeper.pid)])
         _clear_stale(folder)
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         if RAYLET_IS_LATE not in tail or time.monotonic() > deadline:
-            raise ClusterUnreachableError(f"cluster: the local Ray head did not start; {log} ends with:\n{tail}")
+            said = f"{log} ends with:\n{tail}" if tail else f"{log} is empty"
+            raise ClusterUnreachableError(f"cluster: the local Ray head did not start{in_time}; {said}")
 
 
 def _keeper_command(

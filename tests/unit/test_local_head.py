@@ -235,3 +235,13 @@ def test_a_head_whose_raylet_is_late_is_started_again_and_any_other_failure_is_t
     with pytest.raises(ClusterUnreachableError, match=r"did not start; .* ends with:\nno such option"):
         local_head.ensure()
     assert (tmp_path / "starts").read_text() == "xxx"
+
+
+def test_a_head_that_takes_too_long_says_how_long_and_that_its_log_is_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(local_head, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(local_head, "_keeper_command", lambda *given: [sys.executable, "-c", "import time; time.sleep(60)"])
+    with pytest.raises(ClusterUnreachableError, match=r"did not start within 0\.5 s: this machine is busy.*log is empty"):
+        local_head.ensure()
