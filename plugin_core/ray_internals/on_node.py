@@ -17,8 +17,12 @@ def call_on(node: str, function: Callable[[], T], timeout_s: float) -> T | None:
     not answer within `timeout_s` seconds. Blocks."""
     if node == ray.get_runtime_context().get_node_id():
         return function()
+
+    def call() -> T:  # Ray takes no partial and no bound method
+        return function()
+
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    answer = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(function).remote()
+    answer = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=strategy)(call).remote()
     try:
         found: T = ray.get(answer, timeout=timeout_s)
     except GetTimeoutError:

@@ -95,6 +95,12 @@ class JournalWriter:
                 self._ledger = self._ledger.entry(entry)
             segment.closed = len(segment.data) >= SEGMENT_MAX_BYTES
 
+    def unwritten(self, at_most: int) -> bytes:
+        """The lines that may not be on storage yet: the last ones, of so many bytes together."""
+        with self._lock:
+            lines = b"".join(bytes(segment.data[segment.written :]) for segment in self._segments)
+        return lines if len(lines) <= at_most else lines[-at_most:].partition(b"\n")[2]
+
     def close(self) -> None:
         self._stop.set()
         self._thread.join(timeout=30)

@@ -228,7 +228,9 @@ def _of_process(
     drawn = bool(line.get("drawn")) and "torch" in other
     if "data" in changes and counted and not drawn:
         yield "sampler", f"{at} the batch is another one than without the kill", line
-    if other:
+    # what is named so far explains what follows; PyTorch's loaders draw a number for each epoch that nothing may depend on
+    explained = changes & {"weights", "optimizer", "lr", "scheduler", "scaler"} or ("data" in changes and not drawn)
+    if other and counted and not explained:
         says = f"{at} the random numbers of {', '.join(other)} are others than without the kill"
         follows = ", and the data loader draws the order of its batches from them" if drawn and "data" in changes else ""
         yield "random numbers", says + follows, line

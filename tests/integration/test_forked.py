@@ -1,5 +1,6 @@
 """Workers on the embedded head are copies of its fork server, and are what they would be without it."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -86,5 +87,13 @@ def test_a_head_without_preload_has_no_fork_server(tmp_path: Path, monkeypatch: 
 
 def servers(head: Head) -> list[psutil.Process]:
     """Without its copies."""
-    found = [process for process in head.processes() if SERVER in process.cmdline()]
-    return [process for process in found if SERVER not in (parent.cmdline() if (parent := process.parent()) else [])]
+    found = [process for process in head.processes() if SERVER in command_of(process)]
+    return [process for process in found if SERVER not in command_of(process.parent())]
+
+
+def command_of(process: psutil.Process | None) -> list[str]:
+    """[] for one that has just ended."""
+    if process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.cmdline()
+    return []

@@ -66,7 +66,7 @@ def test_the_same_reports_after_a_resume_are_a_training_that_resumes() -> None:
     ({"data": ["d0"], "loss": 9.0}, ["sampler"]),
     ({"random": {"torch": "r0", "python": "still"}, "loss": 9.0}, ["random numbers"]),
     ({"optimizer": "fresh", "scheduler": [0]}, ["optimizer", "scheduler"]),
-    ({"random": {"torch": "r0", "python": "still"}, "data": ["d0"]}, ["sampler", "random numbers"]),
+    ({"random": {"torch": "r0", "python": "still"}, "data": ["d0"]}, ["sampler"]),
     ({"random": {"torch": "r0", "python": "still"}, "data": ["d0"], "drawn": True}, ["random numbers"]),
     ({"data": ["d0"], "drawn": True}, ["sampler"]),
     ({"loss": 9.0}, [""]),

@@ -11,10 +11,21 @@ from typing import Any
 import pytest
 
 from plugin_core import CheckpointConfig, FailureConfig, LocalTier, RunConfig, TrainSpec, TuneSpec
+from plugin_core.driver.train.journal_callback import JournalCallback
+from plugin_core.driver.train.snapshot import Standing
 from plugin_core.driver.train.tiers import callback
 from plugin_core.driver.train.tiers.callback import TierCallback
 from plugin_core.driver.train.tiers.disk import KEPT, Disk, order, write_chunk
-from plugin_core.driver.train.tiers.records import Plan, Record, TierOptions, dump, parse_plan, parse_records, tier_options
+from plugin_core.driver.train.tiers.records import (
+    Plan,
+    Record,
+    TierOptions,
+    dump_plan,
+    dump_records,
+    parse_plan,
+    parse_records,
+    tier_options,
+)
 from plugin_core.errors import SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
@@ -122,11 +133,11 @@ def test_the_folder_must_be_ours(tmp_path: Path, disk: Disk, monkeypatch: pytest
 
 def test_plan_and_records_come_back_as_they_were() -> None:
     record = Record(NAME, 7, 3, {0: ["one", "two"], 12: ["two"]}, {"loss": 0.5})
-    assert parse_records(dump([record])) == [record]
-    assert parse_records(None) == []
+    assert parse_records(dump_records([record], b"{}\n")) == ([record], b"{}\n")
+    assert parse_records(None) == ([], b"")
     plan = Plan(7, 3, record, {"one": "two"})
-    assert parse_plan(dump(plan)) == plan
-    assert parse_plan(dump(Plan())) == Plan()
+    assert parse_plan(dump_plan(plan)) == plan
+    assert parse_plan(dump_plan(Plan())) == Plan()
 
 
 def context(tmp_path: Path, **fields: Any) -> Any:
@@ -243,7 +254,10 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[PlayedGroup
     monkeypatch.setattr(callback.kv, "put_in_driver", lambda name, data: None)
     monkeypatch.setattr(callback, "register_stored", lambda group, name, metrics: group.registered.append(name))
     journal: Any = SimpleNamespace(
-        index=0, kept_on_nodes=lambda name, metrics: None, stored=lambda name, index, metrics: stored.append((name, index))
+        index=0,
+        unwritten=lambda: b"",
+        kept_on_nodes=lambda name, metrics: None,
+        stored=lambda name, index, metrics: stored.append((name, index)),
     )
     options = TierOptions("ab-0", 2, True, None)
     group.callback = TierCallback(options, journal, RunDir.at(str(tmp_path)), 1)
@@ -304,3 +318,21 @@ def test_the_newest_three_are_recorded(played: tuple[PlayedGroup, TierCallback, 
     assert [record.ordinal for record in tier._records or []] == [3, 4, 5]
     group.report({"loss": 0.0})
     assert len(tier._records or []) == 3, "a report without a checkpoint"
+
+
+def test_reports_that_a_killed_driver_could_not_write_are_not_lost(tmp_path: Path) -> None:
+    rundir = RunDir.at(str(tmp_path / "run"))
+    rundir.write_spec(spec_with(tmp_path))
+    before = JournalCallback(rundir.uri, 1, Standing())
+    report: Any = SimpleNamespace(checkpoint=None, validation=False)
+    for step in range(3):
+        before.after_report(report, [{"step": step}])
+    lines = before.unwritten()
+    again = JournalCallback(rundir.uri, 2, Standing(reports=1, index=0))
+    again.restore(lines, 2)
+    again.restore(lines, 2)
+    entries = list(filter(None, map(parse_line, again.unwritten().splitlines())))
+    assert [(entry["attempt"], entry["report"], entry["metrics"]) for entry in entries] == [(1, 2, {"step": 1})], (
+        "the first is in the journal, the third is made again"
+    )
+    assert again.unwritten()

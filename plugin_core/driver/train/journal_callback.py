@@ -21,9 +21,13 @@ from plugin_core.ray_internals.controller import (
 )
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import COUNTERS
-from plugin_core.runs.journal import JournalWriter
+from plugin_core.runs.journal import JournalWriter, index_of
 from plugin_core.runs.ledger import Ledger
 from plugin_core.specs.json_values import is_count
+from plugin_core.storage.stored_files import parse_line
+
+#: The most bytes of `unwritten` lines: of a second.
+UNWRITTEN_BYTES = 256 * 1024
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +96,17 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._index = index
         self.kept_on_nodes(name, metrics)
         self._append({"phase": "resuming", "checkpoint": name, "index": index, "counters": _counters(metrics)})
+
+    def unwritten(self) -> bytes:
+        """Lines that may not be on storage yet."""
+        return self._writer.unwritten(UNWRITTEN_BYTES) if self._writer is not None else b""
+
+    def restore(self, lines: bytes, index: int) -> None:
+        """Take in reports up to `index` that an earlier driver could not write any more. `lines`: its `unwritten`."""
+        for entry in filter(None, map(parse_line, lines.splitlines())):
+            if entry.get("report") == self._reports + 1 and index_of(entry) <= index:
+                self._reports += 1
+                self._append(entry)
 
     def kept_on_nodes(self, name: str, metrics: dict[str, Any]) -> None:
         """The newest checkpoint on the nodes; "" if there is none."""

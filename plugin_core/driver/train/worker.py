@@ -216,6 +216,9 @@ def _install(
                 wait_until_registered(context)
             if checkpoint is not None:
                 was_blocked(context, time.monotonic() - began)
+            if rehearses is not None:
+                # it may end this worker now, and another rank may not have brought the checkpoint to storage yet
+                wait_until_registered(context)
             if rehearses is not None and rehearses.reported(metrics, name if checkpoint is not None else ""):
                 raise worker.Done
 

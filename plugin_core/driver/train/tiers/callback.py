@@ -17,7 +17,8 @@ from plugin_core.driver.train.tiers.records import (
     Plan,
     Record,
     TierOptions,
-    dump,
+    dump_plan,
+    dump_records,
     parse_records,
     plan_name,
     records_name,
@@ -50,6 +51,9 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
     def __init__(self, options: TierOptions, journal: JournalCallback, rundir: RunDir, attempt: int):
         self._options, self._journal, self._rundir, self._attempt = options, journal, rundir, attempt
         self._records: list[Record] | None = None
+        #: what the driver before this one could not write to the journal any more
+        self._lines = b""
+        self._has_new = False
         #: those that may come to storage
         self._to_storage: dict[str, Record] = {}
         #: name → the ranks whose part is there, or ALL; a small one may be there before its report is registered
@@ -62,7 +66,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
 
     def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
         if self._records is None:
-            self._records = parse_records(kv.get_in_worker(records_name(self._options.key)))
+            self._records, self._lines = parse_records(kv.get_in_worker(records_name(self._options.key)))
         nodes = worker_nodes(workers)
         found = self._newest()
         numbers = [order(record.name) for record in self._records]
@@ -72,7 +76,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         self._to_storage.clear()
         self._done.clear()
         plan = Plan(taken, found.ordinal if found else 0, found, self._peers(set(nodes)))
-        kv.put_in_driver(plan_name(self._options.key), dump(plan))
+        kv.put_in_driver(plan_name(self._options.key), dump_plan(plan))
         self._put()
         for name in (plan_name, records_name):
             kv.expire_in_driver(name(self._options.key), KEPT_S)
@@ -85,6 +89,8 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             record = self._records[-1]
             if (where := self._intact(record)) is not None:
                 record.nodes = where
+                self._journal.restore(self._lines, record.index)
+                self._lines = b""
                 self._journal.resume_from(record.name, record.index, record.metrics)
                 return record
             self._records.pop()
@@ -152,12 +158,14 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         if all(each["on"] and each["name"] == record.name for each in kept.values()):
             assert self._records is not None
             self._records = [*self._records, record][-KEPT:]
-            self._put()
+            self._has_new = True
             self._journal.kept_on_nodes(record.name, record.metrics)
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         """Comes after all that is done with the reports of the same poll."""
         self._take_news()
+        if self._has_new:
+            self._put()
         self._register_whole()
 
     def _take_news(self) -> None:
@@ -173,7 +181,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         for record in self._records or []:
             if record.name == name and rank in record.nodes and node not in record.nodes[rank]:
                 record.nodes[rank].append(node)
-                self._put()
+                self._has_new = True
 
     def _register_whole(self) -> None:
         """Let Ray know of the checkpoints of which storage has all by now."""
@@ -189,7 +197,8 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             register_stored(self._group, record.name, record.metrics)
 
     def _put(self) -> None:
-        kv.put_in_driver(records_name(self._options.key), dump(self._records or []))
+        self._has_new = False
+        kv.put_in_driver(records_name(self._options.key), dump_records(self._records or [], self._journal.unwritten()))
 
     # ---- when the run is over
 

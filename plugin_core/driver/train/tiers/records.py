@@ -77,12 +77,18 @@ class Plan:
     peers: dict[str, str] = field(default_factory=dict)
 
 
-def dump(value: Any) -> bytes:
-    return json.dumps(asdict(value) if not isinstance(value, list) else [asdict(each) for each in value]).encode()
+def dump_plan(plan: Plan) -> bytes:
+    return json.dumps(asdict(plan)).encode()
 
 
-def parse_records(data: bytes | None) -> list[Record]:
-    return [Record.of(each) for each in json.loads(data)] if data else []
+def dump_records(records: list[Record], lines: bytes = b"") -> bytes:
+    """`lines`: of the journal, that may not be on storage yet."""
+    return json.dumps({"records": [asdict(each) for each in records], "lines": lines.decode()}).encode()
+
+
+def parse_records(data: bytes | None) -> tuple[list[Record], bytes]:
+    given: dict[str, Any] = json.loads(data) if data else {"records": [], "lines": ""}
+    return [Record.of(each) for each in given["records"]], given["lines"].encode()
 
 
 def parse_plan(data: bytes) -> Plan:
