@@ -35,6 +35,9 @@ SHARED: dict[str, list[Given]] = {
     "kind": v.WORD,
 }
 
+_TIER = "run_config.checkpoint_config.local_tier"
+TIER = {_TIER: v.CONFIG, f"{_TIER}.storage_every": v.COUNT, f"{_TIER}.peer": v.FLAG, f"{_TIER}.folder": v.FOLDER}
+
 
 def dataset(path: str) -> dict[str, list[Given]]:
     fields = {

@@ -21,6 +21,7 @@ from tests.fuzz.fields import (
     SHARED,
     SWITCHES,
     TENSORFLOW,
+    TIER,
     TRACKERS,
     TRAIN,
     TREES,
@@ -105,8 +106,11 @@ BASES = [
     ),
     Base(
         "deepspeed",
-        {**_LOOP, "framework": "deepspeed", "deepspeed_config": {"zero_optimization": {"stage": 2}}},
-        DEEPSPEED,
+        {
+            **{**_LOOP, "framework": "deepspeed", "deepspeed_config": {"zero_optimization": {"stage": 2}}},
+            "run_config": {"name": "run", "checkpoint_config": {"local_tier": {"storage_every": 5}}},
+        },
+        {**DEEPSPEED, **TIER},
     ),
     Base(
         "tensorflow",

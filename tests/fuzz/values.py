@@ -106,6 +106,13 @@ PROCESSES = [
 ]
 NAME = [*NOTHING, *_NO_TEXT, *_BAD_TEXT, *_wrong(empty="", blank=" \t"), *_fine("any readable name", "é", "a b", "日本")]
 TEXT = [*NOTHING, *_NO_TEXT, *_BAD_TEXT, *_fine("any readable text", "", "x" * 200)]
+FOLDER = [
+    *NOTHING,
+    *_NO_TEXT,
+    *_BAD_TEXT,
+    *_wrong(empty="", relative="nodes", home="~/nodes", a_uri="s3://bucket/nodes"),
+    *_fine("an absolute path", "/mnt/nvme", "/tmp/é x"),
+]
 NAMES = [
     *NOTHING,
     *_wrong(text="abc", a_number=5, numbers=[5], nested=[["a"]], twice=["a", "a"], empty=[""], a_mapping={"a": 1}),

@@ -11,8 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 USERS = """
     BatchInferResult BatchInferSpec CheckpointConfig CheckpointRef Comet Comparison DatasetConfig EvaluateSpec Evaluation
-    EvaluationResult FailureConfig KubeRayCluster KubeRaySettings Limits LocalCluster MLflow ModelVersion PreemptionNotice
-    RayCluster RetrainResult RetrainSpec RunConfig RunRef ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig
+    EvaluationResult FailureConfig KubeRayCluster KubeRaySettings Limits LocalCluster LocalTier MLflow ModelVersion
+    PreemptionNotice RayCluster RetrainResult RetrainSpec RunConfig RunRef ScalingConfig TensorBoard TensorflowConfig
+    Threshold TorchConfig
     TrainResult TrainSpec TuneResult TuneSpec WandB artifact_directory arun best_train_spec execute get_model
     history load_preprocessor load_spec parse_result parse_spec plot promote rollback run save_preprocessor
 """
