@@ -5,7 +5,6 @@ one kill of each kind; the medians count, as ratios to the cold start's. Goodput
 step that is repeated after a kill counts once.
 """
 
-import contextlib
 import statistics
 import sys
 import tempfile
@@ -14,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
-from devtools.chaos import Running, Trail, drivers, kill, spec_at, wait_until
+from devtools.chaos import Running, Trail, drivers, kill, kill_head, spec_at, wait_until
 from devtools.servers import environment
 from plugin_core import FailureConfig, LocalCluster
 from plugin_core.clusters import local_head
@@ -82,11 +80,7 @@ def _kill_driver(running: Running, trail: Trail) -> None:
 
 
 def _kill_head(running: Running, trail: Trail) -> None:
-    head = local_head.current()
-    assert head is not None
-    for process in [psutil.Process(head.keeper_pid), *head.processes()]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    kill_head()
 
 
 KILLS: dict[str, Callable[[Running, Trail], None]] = {

@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 
 from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core.clusters import local_head
+from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event
@@ -160,6 +162,16 @@ def is_worker(pid: int) -> bool:
 
 def kill(process: psutil.Process | int, number: int = signal.SIGKILL) -> None:
     os.kill(process if isinstance(process, int) else process.pid, number)
+
+
+def kill_head() -> Head:
+    """Kill the embedded head, its keeper, and all that is on it; returns which one it was."""
+    head = local_head.current()
+    assert head is not None
+    for process in [psutil.Process(head.keeper_pid), *head.processes()]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return head
 
 
 def orchestrator_command(spec_file: Path, address: str, token: str, *more: str) -> list[str]:

@@ -20,9 +20,9 @@ from typing import Any
 
 from ray.train import Checkpoint
 
-from plugin_core.errors import StorageError
 from plugin_core.storage.checkpoint_manifest import check_copy, missing
 from plugin_core.storage.location import Location
+from plugin_core.storage.ownership import make_own
 
 #: Seconds a reader waits to retry after losing the race for the lock.
 _AGAIN_S = 0.02
@@ -66,11 +66,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
 def shared_copy(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
     """A complete copy's folder, kept for the duration of the block."""
     root = Path(tempfile.gettempdir(), f"raytrain-checkpoints-{os.getuid()}")
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.lstat().st_uid != os.getuid():
-        raise StorageError(
-            f"{root}, the folder for checkpoint copies, belongs to another user; set TMPDIR to another folder"
-        )
+    make_own(root, f"{root}, the folder for checkpoint copies, belongs to another user; set TMPDIR to another folder")
     _sweep(root, besides=key)
     folder, path = root / key, root / f"{key}.lock"
     lock = _opened(path)

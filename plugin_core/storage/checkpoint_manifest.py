@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 FOLDER = ".manifest"
 #: The suffix of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
-NAME = re.compile(r"_a\d{3,}_\d{6,}$")
+NAME = re.compile(r"_a(\d{3,})_(\d{6,})$")
 _CHUNK = 1 << 20
 
 
@@ -49,11 +50,28 @@ def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
 
     files = describe(checkpoint.path)
     kept = upload_checkpoint(checkpoint, name)
-    folder = f"{kept.path}/{FOLDER}"
-    kept.filesystem.create_dir(folder)
-    with kept.filesystem.open_output_stream(f"{folder}/{worker_context().get_world_rank():05}.json") as stream:
-        stream.write(json.dumps({"files": files}).encode())
+    kept.filesystem.create_dir(f"{kept.path}/{FOLDER}")
+    with kept.filesystem.open_output_stream(f"{kept.path}/{_of_rank(worker_context().get_world_rank())}") as stream:
+        stream.write(_dump(files))
     return kept
+
+
+def write(folder: Path, rank: int) -> None:
+    """Write the manifest of a rank's files in a local folder. Raises OSError."""
+    files = describe(folder)
+    (folder / FOLDER).mkdir(exist_ok=True)
+    (folder / _of_rank(rank)).write_bytes(_dump(files))
+
+
+def order(name: str) -> tuple[int, int]:
+    """Attempt and number of a checkpoint, by its name; (0, 0) for another name."""
+    found = NAME.search(name)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def highest_number(names: Iterable[str], attempt: int) -> int:
+    """The highest number of the attempt's checkpoints among these names, 0 if there is none."""
+    return max((number for of, number in map(order, names) if of == attempt), default=0)
 
 
 def problem(checkpoint: Location) -> str:
@@ -93,6 +111,14 @@ def missing(uri: str) -> SpecError:
 
 def damaged(uri: str, what: str, field: str = "checkpoint") -> SpecError:
     return SpecError(f"{field}: got {uri!r}, which is damaged ({what}); expected an intact checkpoint")
+
+
+def _of_rank(rank: int) -> str:
+    return f"{FOLDER}/{rank:05}.json"
+
+
+def _dump(files: dict[str, list[int]]) -> bytes:
+    return json.dumps({"files": files}).encode()
 
 
 class _Manifest(TypedDict):

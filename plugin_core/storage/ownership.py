@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from plugin_core.errors import SpecError
+from plugin_core.errors import SpecError, StorageError
 
 #: Environment variable: users (name or uid) whose files count as our own; * for all.
 TRUSTED = "RAYTRAIN_TRUSTED_OWNERS"
@@ -47,6 +47,14 @@ def check_private(place: Path) -> None:
         raise SpecError(
             f"RAYTRAIN_HOME: got {str(place)!r}, which other users can write to; expected a private folder (chmod 700)"
         )
+
+
+def make_own(folder: Path, belongs: str) -> None:
+    """Make a folder that nobody else can enter, if it is not there. Raises StorageError, which says `belongs`, if it is
+    another user's, OSError if it cannot be made."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.lstat().st_uid != os.getuid():
+        raise StorageError(belongs)
 
 
 def is_ours(place: Path, prefix: str) -> bool:

@@ -1,10 +1,8 @@
 """SIGKILL of everything that a run consists of, while it trains."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from devtools.chaos import (
@@ -14,6 +12,7 @@ from devtools.chaos import (
     counting_drivers,
     drivers,
     kill,
+    kill_head,
     nothing_left,
     spec_at,
     wait_until,
@@ -71,11 +70,7 @@ def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail
         running = Running(spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1)), cluster)
         try:
             trail.wait_for(5)
-            first = local_head.current()
-            assert first is not None
-            for process in [psutil.Process(first.keeper_pid), *first.processes()]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            first = kill_head()
             result = running.result()
             second = local_head.current()
             assert second is not None

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from devtools.chaos import Running, Trail, drivers, kill, nothing_left, spec_at, wait_until
+from devtools.chaos import Running, Trail, drivers, kill, kill_head, nothing_left, spec_at, wait_until
 from devtools.ray_heads import OwnHead
 from devtools.servers import environment
 from plugin_core import CheckpointConfig, LocalCluster, LocalTier, ScalingConfig
@@ -81,8 +81,8 @@ def test_a_lost_driver_resumes_from_the_node(tmp_path: Path, trail: Trail, own_h
     assert parts(tmp_path) == []
 
 
-def apart(num_workers: int = 2) -> ScalingConfig:
-    return ScalingConfig(num_workers=num_workers, placement_strategy="STRICT_SPREAD")
+#: Two workers on two nodes.
+APART = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
 
 
 def of_rank_0(nodes: list[list[psutil.Process]], pid: int) -> list[psutil.Process]:
@@ -94,7 +94,7 @@ def test_a_lost_node_resumes_from_its_peer(tmp_path: Path, trail: Trail, own_hea
     """The node with the only part is lost, and another one takes its place."""
     head = own_head(num_cpus=0)
     nodes = [head.add_node(num_cpus=1) for _ in range(3)]
-    spec = spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=apart())
+    spec = spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART)
     running = Running(spec, head.cluster())
     pid = trail.wait_for(9)["pid"]
     wait_until(lambda: len(parts(tmp_path, 8)) == 2)
@@ -109,7 +109,7 @@ def test_a_peer_that_lags_holds_nothing_up(tmp_path: Path, trail: Trail, own_hea
     """It stands still. The training goes on, and a lost node then costs what storage does not have."""
     head = own_head(num_cpus=0)
     nodes = [head.add_node(num_cpus=1) for _ in range(3)]
-    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=apart()), head.cluster())
+    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART), head.cluster())
     wait_until(lambda: len(parts(tmp_path, 1)) == 2)
     for process in head.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -130,11 +130,7 @@ def test_a_lost_head_resumes_from_storage(tmp_path: Path, trail: Trail) -> None:
         try:
             trail.wait_for(9)
             wait_until(lambda: any("is on storage" in text for text in running.texts("phase")))
-            head = local_head.current()
-            assert head is not None
-            for process in [psutil.Process(head.keeper_pid), *head.processes()]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+            kill_head()
             (tmp_path / "go").touch()
             check(running, trail, 9 - STORED + 1)
         finally:
@@ -154,7 +150,7 @@ def test_a_damaged_copy_is_not_used(tmp_path: Path, trail: Trail, own_head: Call
     head = own_head(num_cpus=0)
     for _ in range(2):
         head.add_node(num_cpus=1)
-    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=apart()), head.cluster())
+    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART), head.cluster())
     pid = trail.wait_for(9)["pid"]
     wait_until(lambda: len(parts(tmp_path, 8)) == 2)
     ours = min(parts(tmp_path, 8), key=lambda part: part.stat().st_mtime_ns)

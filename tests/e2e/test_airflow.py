@@ -58,24 +58,25 @@ def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: A
     assert "epoch=3" in airflow.task_log("chain", run_id, "train")
 
 
+def log_of_the_only_try(airflow: AirflowServer, dag_id: str) -> str:
+    """Of a training that fails although its task may be tried again."""
+    run_id = airflow.trigger(dag_id)
+    assert airflow.wait(dag_id, run_id) == "failed"
+    task = airflow.task(dag_id, run_id, "train")
+    assert (task["state"], task["try_number"]) == ("failed", 1)
+    return airflow.task_log(dag_id, run_id, "train")
+
+
 @pytest.mark.slow
 def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(airflow: AirflowServer) -> None:
-    run_id = airflow.trigger("broken")
-    assert airflow.wait("broken", run_id) == "failed"
-    task = airflow.task("broken", run_id, "train")
-    assert (task["state"], task["try_number"]) == ("failed", 1)
-    log = airflow.task_log("broken", run_id, "train")
+    log = log_of_the_only_try(airflow, "broken")
     assert "UserCodeError" in log
     assert "ValueError: the data of epoch 1 is bad" in log
 
 
 @pytest.mark.slow
 def test_a_policy_that_gives_up_leaves_nothing_to_airflows_retries(airflow: AirflowServer) -> None:
-    run_id = airflow.trigger("giving_up")
-    assert airflow.wait("giving_up", run_id) == "failed"
-    task = airflow.task("giving_up", run_id, "train")
-    assert (task["state"], task["try_number"]) == ("failed", 1)
-    log = airflow.task_log("giving_up", run_id, "train")
+    log = log_of_the_only_try(airflow, "giving_up")
     assert "failure 1 of 1; resuming from checkpoint_a001_000001" in log
     assert "GaveUpError" in log
     assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in log

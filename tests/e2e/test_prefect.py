@@ -125,24 +125,25 @@ def test_a_task_retry_attaches_to_the_live_job_in_an_async_flow_too(flows: Flows
     assert flows.rundir("fails_once", "fit").receipts() == [1]
 
 
+def message_of_the_only_try(flows: Flows, name: str) -> str:
+    """Of a training that fails although its task may be tried again."""
+    assert flows.start(name).wait(timeout=600) == 1
+    eventually(lambda: flows.tasks(name)[0].state_name, "Failed")
+    (task,) = flows.tasks(name)
+    assert task.run_count == 1
+    assert flows.rundir(name, "train").receipts() == [1]
+    return str(task.state.message)
+
+
 @slow
 def test_a_users_exception_is_not_retried_and_its_message_is_in_the_state(flows: Flows) -> None:
-    assert flows.start("bad_data").wait(timeout=600) == 1
-    eventually(lambda: flows.tasks("bad_data")[0].state_name, "Failed")
-    (task,) = flows.tasks("bad_data")
-    assert "the data of epoch 1 is bad" in task.state.message
-    assert task.run_count == 1
-    assert flows.rundir("bad_data", "train").receipts() == [1]
+    assert "the data of epoch 1 is bad" in message_of_the_only_try(flows, "bad_data")
 
 
 @slow
 def test_a_policy_that_gives_up_leaves_nothing_to_prefects_retries(flows: Flows) -> None:
-    assert flows.start("giving_up").wait(timeout=600) == 1
-    eventually(lambda: flows.tasks("giving_up")[0].state_name, "Failed")
-    (task,) = flows.tasks("giving_up")
-    assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in task.state.message
-    assert task.run_count == 1
-    assert flows.rundir("giving_up", "train").receipts() == [1]
+    message = message_of_the_only_try(flows, "giving_up")
+    assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in message
 
 
 @slow

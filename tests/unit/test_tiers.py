@@ -15,7 +15,7 @@ from plugin_core.driver.train.journal_callback import JournalCallback
 from plugin_core.driver.train.snapshot import Standing
 from plugin_core.driver.train.tiers import callback
 from plugin_core.driver.train.tiers.callback import TierCallback
-from plugin_core.driver.train.tiers.disk import KEPT, Disk, order, write_chunk
+from plugin_core.driver.train.tiers.disk import KEPT, Disk, write_chunk
 from plugin_core.driver.train.tiers.records import (
     Plan,
     Record,
@@ -32,6 +32,7 @@ from plugin_core.runs.history import History
 from plugin_core.runs.journal import index_of
 from plugin_core.specs import TorchConfig
 from plugin_core.specs.validation import ValidationConfig
+from plugin_core.storage.checkpoint_manifest import order
 from plugin_core.storage.stored_files import parse_line
 from plugin_core.supervisor.story import phase_in_words
 

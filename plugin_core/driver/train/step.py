@@ -63,7 +63,6 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.driver.train.hang_callback import HangCallback
     from plugin_core.driver.train.journal_callback import JournalCallback
     from plugin_core.driver.train.judge import Judge
-    from plugin_core.driver.train.tiers.callback import TierCallback
     from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
     from plugin_core.ray_internals.on_node import call_on
@@ -107,8 +106,11 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     # an actor's workers do not tell it of their uploads and of `progress()`
     if context.own_job and spec.hang_detection.action != "off":
         callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.warn))
-    tier = TierCallback(options.tier, journal, context.rundir, attempt) if options.tier is not None else None
-    if tier is not None:
+    tier = None
+    if options.tier is not None:
+        from plugin_core.driver.train.tiers.callback import TierCallback
+
+        tier = TierCallback(options.tier, journal, context.rundir, attempt)
         callbacks.insert(0, tier)
     datasets = {
         name: load(config, functools.partial(context.function, f"datasets.{name}.function"))

@@ -6,12 +6,12 @@ import functools
 import inspect
 import os
 import posixpath
-import re
 import shutil
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +28,7 @@ from plugin_core.errors.classify import TRACEBACK
 from plugin_core.errors.shown import shown
 from plugin_core.loops.artifacts import Artifacts
 from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs.functions import call_with
 from plugin_core.specs.json_values import json_safe
 from plugin_core.specs.train_loop import FITS, RUNS_NOTHING
@@ -79,19 +80,17 @@ def wrap(loop: Callable[..., Any], *, options: WorkerOptions) -> Callable[[dict[
         report_callbacks.prepare(options.framework)
         if options.seed is not None:
             set_seed(options.framework, options.seed, deterministic=options.deterministic)
+        returned = None
         try:
-            returned = call_with(loop, config)
-            if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
-                returned.close()
-                raise SpecError(f"train_loop_per_worker: {RUNS_NOTHING}")
-            check_world()
+            with suppress(Done):
+                returned = call_with(loop, config)
+                if inspect.isgenerator(returned) or inspect.iscoroutine(returned):
+                    returned.close()
+                    raise SpecError(f"train_loop_per_worker: {RUNS_NOTHING}")
+                check_world()
             if keeper is not None:
                 keeper.end()
             return returned
-        except Done:
-            if keeper is not None:
-                keeper.end()
-            return None
         except Exception as exc:
             # Ray passes the exception on without its traceback
             setattr(exc, TRACEBACK, _users_traceback(exc))
@@ -134,7 +133,6 @@ def _install(
 ) -> tuple[Artifacts, log_keeper.LogKeeper, Keeper | None]:
     from ray.train import CheckpointUploadMode
 
-    from plugin_core.driver.train.tiers.keeper import Keeper
     from plugin_core.ray_internals import worker
     from plugin_core.ray_internals.polled_worker import began_with, uploading, wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
@@ -151,12 +149,16 @@ def _install(
         with uploading(context):
             return by(checkpoint, name)
 
-    keeper = Keeper(options.tier, context, upload) if options.tier is not None else None
+    keeper = None
+    if options.tier is not None:
+        from plugin_core.driver.train.tiers.keeper import Keeper
+
+        keeper = Keeper(options.tier, context, upload)
     # numbers of partial uploads left by a killed worker group of this attempt are not reused
     if keeper is not None:
         taken = keeper.plan.number
     elif context.get_world_rank() == 0:
-        taken = _numbers_taken(options)
+        taken = checkpoint_manifest.highest_number(RunDir.at(options.run_uri).location.names(), options.attempt)
     else:
         taken = 0
     skip = max(0, taken - context.report_call_index)
@@ -219,8 +221,8 @@ def _install(
             if rehearses is not None:
                 # it may end this worker now, and another rank may not have brought the checkpoint to storage yet
                 wait_until_registered(context)
-            if rehearses is not None and rehearses.reported(metrics, name if checkpoint is not None else ""):
-                raise worker.Done
+                if rehearses.reported(metrics, name if checkpoint is not None else ""):
+                    raise worker.Done
 
         def get_checkpoint(self) -> Any:
             if rehearses is not None:
@@ -272,15 +274,6 @@ def for_the_node(checkpoint: Any, run_uri: str) -> Any:
 
     place = Location.of(run_uri).child(posixpath.basename(checkpoint.path.rstrip("/")))
     return CheckpointRef(uri=place.uri).to_ray() if checkpoint.path.rstrip("/") == place.path else checkpoint
-
-
-def _numbers_taken(options: WorkerOptions) -> int:
-    """The highest number of this attempt's checkpoint directories, registered or not."""
-    from plugin_core.runs.directory import RunDir
-
-    pattern = re.compile(rf"_a{options.attempt:03}_(\d+)$")
-    found = (pattern.search(name) for name in RunDir.at(options.run_uri).location.names())
-    return max((int(match.group(1)) for match in found if match), default=0)
 
 
 def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:

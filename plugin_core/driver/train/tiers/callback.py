@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import ray
 
 from plugin_core.driver.train.journal_callback import JournalCallback
-from plugin_core.driver.train.tiers.disk import KEPT, Disk, order
+from plugin_core.driver.train.tiers.disk import KEPT, Disk
 from plugin_core.driver.train.tiers.records import (
     KEPT_S,
     Plan,
@@ -34,6 +33,8 @@ from plugin_core.ray_internals.controller import (
 )
 from plugin_core.ray_internals.on_node import call_on
 from plugin_core.runs.directory import RunDir
+from plugin_core.storage.checkpoint_manifest import highest_number, order
+from plugin_core.storage.threads import parallel
 
 #: Seconds for a node to read its parts of a checkpoint.
 CHECK_S = 600.0
@@ -69,13 +70,11 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             self._records, self._lines = parse_records(kv.get_in_worker(records_name(self._options.key)))
         nodes = worker_nodes(workers)
         found = self._newest()
-        numbers = [order(record.name) for record in self._records]
-        numbers += [order(name) for name in self._rundir.location.names()]
-        taken = max((number for attempt, number in numbers if attempt == self._attempt), default=0)
+        names = [*(record.name for record in self._records), *self._rundir.location.names()]
         self._kept.clear()
         self._to_storage.clear()
         self._done.clear()
-        plan = Plan(taken, found.ordinal if found else 0, found, self._peers(set(nodes)))
+        plan = Plan(highest_number(names, self._attempt), found.ordinal if found else 0, found, self._peers(set(nodes)))
         kv.put_in_driver(plan_name(self._options.key), dump_plan(plan))
         self._put()
         for name in (plan_name, records_name):
@@ -101,18 +100,15 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
     def _intact(self, record: Record) -> dict[int, list[str]] | None:
         """Which nodes have a rank's part, read byte by byte; None if a part is nowhere."""
         wanted: dict[str, list[int]] = defaultdict(list)
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        alive = _alive()
         for rank, nodes in record.nodes.items():
             for node in alive.intersection(nodes):
                 wanted[node].append(rank)
-        with ThreadPoolExecutor(max(1, min(32, len(wanted)))) as pool:
-            answers = list(pool.map(lambda node: self._ask(node, record.name, wanted[node]), wanted))
+        answers = parallel(lambda node: self._ask(node, record.name, wanted[node]), list(wanted))
         where: dict[int, list[str]] = {rank: [] for rank in record.nodes}
         for node, problems in zip(wanted, answers, strict=True):
             for rank in wanted[node]:
-                problem = (
-                    problems.get(rank, "the node does not answer") if problems is not None else "the node does not answer"
-                )
+                problem = problems[rank] if problems is not None else "the node does not answer"
                 if not problem:
                     where[rank].append(node)
                 else:
@@ -131,7 +127,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         """Each worker's node has the next one as its peer; a single one has any other node."""
         ring = sorted(nodes)
         if len(ring) == 1:
-            others = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in nodes)
+            others = sorted(_alive() - nodes)
             return {ring[0]: others[0]} if others else {}
         return {node: ring[(at + 1) % len(ring)] for at, node in enumerate(ring)}
 
@@ -204,8 +200,11 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
 
     def clean(self) -> None:
         """Remove all checkpoints from the nodes: storage has the last one."""
-        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        with ThreadPoolExecutor(min(32, len(alive) or 1)) as pool:
-            list(pool.map(lambda node: call_on(node, self._disk(node).remove, REMOVE_S), alive))
+        parallel(lambda node: call_on(node, self._disk(node).remove, REMOVE_S), list(_alive()))
         for name in (plan_name, records_name):
             kv.expire_in_driver(name(self._options.key), 0)
+
+
+def _alive() -> set[str]:
+    """The ids of the nodes that live."""
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

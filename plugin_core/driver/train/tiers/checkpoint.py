@@ -27,17 +27,16 @@ class NodesCheckpoint(Checkpoint):
     share one copy. `disk`: that of this node."""
 
     def __init__(self, record: Record, disk: Disk):
-        self._record, self._disk = record, disk
-        self.name = record.name
+        self.record, self._disk = record, disk
         super().__init__(str(disk.place / record.name))
 
     def __reduce__(self) -> Any:
-        return NodesCheckpoint, (self._record, self._disk)
+        return NodesCheckpoint, (self.record, self._disk)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
         """Raises InfrastructureError if a part is gone: the next workers look for another checkpoint."""
-        mark = f"{self._disk.key} {self._record.name} {self._disk.node}"
+        mark = f"{self._disk.key} {self.record.name} {self._disk.node}"
         with shared_copy(hashlib.sha256(mark.encode()).hexdigest()[:32], self._collect) as folder:
             yield str(folder)
 
@@ -54,8 +53,8 @@ class NodesCheckpoint(Checkpoint):
 
     def _collect(self, folder: Path) -> None:
         folder.mkdir()
-        name = self._record.name
-        for rank, nodes in self._record.nodes.items():
+        name = self.record.name
+        for rank, nodes in self.record.nodes.items():
             if self._disk.node in nodes:
                 shutil.copytree(self._disk.part(name, rank), folder, dirs_exist_ok=True)
                 continue

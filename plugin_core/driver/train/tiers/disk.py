@@ -5,19 +5,19 @@ A rank's part is renamed into place once it is whole. It has its manifest, like 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from plugin_core.errors import RayTrainWorkflowsError, StorageError
 from plugin_core.storage import checkpoint_manifest
+from plugin_core.storage.ownership import make_own
 
 #: Checkpoints that stay on a node. Ranks are at most one report apart, and their copies on peers one more.
 KEPT = 3
@@ -46,18 +46,16 @@ class Disk:
     def prepare(self) -> None:
         """Raises StorageError if the folder cannot be written, or belongs to somebody else: its files are loaded later."""
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self._root.lstat().st_uid != os.getuid():
-                raise StorageError(f"local_tier: {self._root} belongs to another user; expected a folder of this one")
+            make_own(self._root, f"local_tier: {self._root} belongs to another user; expected a folder of this one")
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise StorageError(f"local_tier: {self._root} cannot be written: {exc}") from None
-        # nodes that are gone, and runs that nobody went on with
+        # what a policy dropped, and runs that nobody went on with
         for other in self._root.glob("*/*"):
             with suppress(OSError):
                 same_run = other.name.partition("-")[0] == self.key.partition("-")[0]
-                gone = same_run and other != self.place and other.name != self.key
-                if gone or other.stat().st_mtime < time.time() - STALE_S:
+                dropped = same_run and other.name != self.key
+                if dropped or other.stat().st_mtime < time.time() - STALE_S:
                     shutil.rmtree(other, ignore_errors=True)
                     other.parent.rmdir()
 
@@ -68,7 +66,7 @@ class Disk:
         """Copy a rank's checkpoint folder, with a manifest. Raises OSError."""
         with self.new_part(name, rank) as part:
             shutil.copytree(source, part, dirs_exist_ok=True)
-            _write_manifest(part, rank)
+            checkpoint_manifest.write(part, rank)
         return self.part(name, rank)
 
     def new_part(self, name: str, rank: int) -> NewPart:
@@ -76,7 +74,8 @@ class Disk:
 
     def prune(self, rank: int, besides: frozenset[str] = frozenset()) -> None:
         """Remove the rank's parts but the newest ones and those of `besides`."""
-        for path in sorted(self.place.glob(f"*/{rank:05}"), key=lambda path: order(path.parent.name))[:-KEPT]:
+        parts = sorted(self.place.glob(f"*/{rank:05}"), key=lambda path: checkpoint_manifest.order(path.parent.name))
+        for path in parts[:-KEPT]:
             if path.parent.name not in besides:
                 shutil.rmtree(path, ignore_errors=True)
                 with suppress(OSError):
@@ -120,13 +119,6 @@ class Disk:
                             break
 
 
-def order(name: str) -> tuple[int, int]:
-    """Attempt and number of a checkpoint, by its name."""
-    found = checkpoint_manifest.NAME.search(name)
-    attempt, number = found.group()[2:].split("_") if found else (0, 0)
-    return int(attempt), int(number)
-
-
 class NewPart:
     """A folder that takes its place once it is whole, instead of what is there."""
 
@@ -156,10 +148,3 @@ def write_chunk(folder: Path, path: str, at: int, data: bytes) -> None:
     with file.open("r+b" if at else "wb") as stream:
         stream.seek(at)
         stream.write(data)
-
-
-def _write_manifest(part: Path, rank: int) -> None:
-    files: Mapping[str, list[int]] = checkpoint_manifest.describe(part)
-    folder = part / checkpoint_manifest.FOLDER
-    folder.mkdir(exist_ok=True)
-    (folder / f"{rank:05}.json").write_text(json.dumps({"files": files}))

@@ -44,6 +44,8 @@ class Keeper:
         node = ray.get_runtime_context().get_node_id()
         self._disk = Disk(options.folder, node, options.key)
         self._disk.prepare()
+        #: the checkpoint to resume from, if it is on the nodes
+        self.resumes = NodesCheckpoint(self.plan.resumes, self._disk) if self.plan.resumes is not None else None
         self._ordinal = self.plan.ordinal
         self._last: tuple[str, Path | None] | None = None
         self._stored = ""
@@ -57,16 +59,11 @@ class Keeper:
         if self._peer_node is not None:
             threading.Thread(target=self._send, args=(self._peer_node,), daemon=True, name="to peer").start()
 
-    @property
-    def resumes(self) -> NodesCheckpoint | None:
-        """The checkpoint to resume from, if it is on the nodes."""
-        return NodesCheckpoint(self.plan.resumes, self._disk) if self.plan.resumes is not None else None
-
     def reported(self) -> list[ReportedCheckpoint]:
         """The checkpoint to resume from, as `ray.train.get_all_reported_checkpoints` has those on storage."""
-        if self.plan.resumes is None or (resumes := self.resumes) is None:
+        if self.resumes is None:
             return []
-        return [ReportedCheckpoint(resumes, self.plan.resumes.metrics, ReportedCheckpointStatus.COMMITTED)]
+        return [ReportedCheckpoint(self.resumes, self.resumes.record.metrics, ReportedCheckpointStatus.COMMITTED)]
 
     def keep(self, checkpoint: Checkpoint, number: int, name: str, upload: Upload | None = None) -> None:
         """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th goes to storage too; returns
@@ -96,10 +93,10 @@ class Keeper:
             name, part = self._last
             if name != self._stored and part is not None:
                 self._store(name, self._upload, part)
-        elif (resumed := self.resumes) is not None and self._rank == 0:
+        elif self.resumes is not None and self._rank == 0:
             # nothing was left to train, but the last worker group ended before storage had it all
-            with resumed.as_directory() as folder:
-                self._store(resumed.name, self._upload, Path(folder), whole=True)
+            with self.resumes.as_directory() as folder:
+                self._store(self.resumes.record.name, self._upload, Path(folder), whole=True)
         if self._peer is not None:
             self._peer.close()
 
