@@ -25,10 +25,12 @@ from plugin_core.supervisor.events import Event
 
 class Doubler:
     """Twice `x`; slow if the test needs time to kill something, and records which process runs; its twentieth batch waits
-    until the file `hold` is there."""
+    until the file `hold` is there, and its second one until `replicas` processes run."""
 
-    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0, hold: str = ""):
+    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0, hold: str = "", replicas: int = 1):
         self.sleep_s = sleep_s
+        self.pids = Path(pids) if pids else None
+        self.replicas = replicas
         self.hold = Path(hold) if hold else None
         self.batches = 0
         if pids:
@@ -38,6 +40,8 @@ class Doubler:
         time.sleep(self.sleep_s)
         self.batches += 1
         while self.hold is not None and self.batches == 20 and not self.hold.exists():
+            time.sleep(0.05)
+        while self.pids is not None and self.batches == 2 and len(list(self.pids.iterdir())) < self.replicas:
             time.sleep(0.05)
         kept = {name: values for name, values in batch.items() if name != "ballast"}
         return {**kept, "twice": 2 * batch["x"]}
@@ -254,7 +258,7 @@ def test_a_dataset_of_four_times_the_memory_is_predicted_within_it(
 def test_a_pool_grows_while_there_is_more_to_do(cluster: LocalCluster, tmp_path: Path, checkpoint: str, rows: str) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    config = {"pids": str(pids), "sleep_s": 0.5}
+    config = {"pids": str(pids), "replicas": 2}
     result = run(spec(tmp_path, checkpoint, rows, config=config, concurrency=(1, 2), batch_size=25), cluster)
     check_rows(read(result.output))
     assert len(list(pids.iterdir())) == 2
