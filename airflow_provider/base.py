@@ -25,6 +25,7 @@ from airflow_provider.arguments import check_arguments, is_rendered, noted_place
 from airflow_provider.assets import announce
 from airflow_provider.common import (
     RUN_KEY,
+    SHARED_KEY,
     error_payload,
     metadata,
     over,
@@ -142,10 +143,10 @@ class RayStepOperator(BaseOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         ti = context["ti"]
         with as_airflow_errors():
-            place = RayJobsHook(self.ray_conn_id).get_place()
+            place = RayJobsHook(self.ray_conn_id, of=ti).get_place()
             log = writer(self.log)
             rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), log))
-            self._remember(context, rundir)
+            self._remember(context, rundir, place)
             supervisor = Supervisor(rundir, place.cluster, log=log, metadata=metadata(ti))
             result = run_sync(supervisor.submit())
             if result is None:
@@ -174,7 +175,7 @@ class RayStepOperator(BaseOperator):
         """Log what would run: the validated spec, cluster and run directory. Submits and writes nothing."""
         ti = SimpleNamespace(dag_id=self.dag_id, run_id="dry_run", task_id=self.task_id, map_index=-1)
         with as_airflow_errors():
-            place = RayJobsHook(self.ray_conn_id).get_place()
+            place = RayJobsHook(self.ray_conn_id, of=ti).get_place()
             spec = self.build_spec(ti, place)
             self.log.info(
                 "On %s, run directory %s:\n%s", place.cluster, RunDir.of(spec).uri, json.dumps(spec.to_json(), indent=1)
@@ -186,7 +187,7 @@ class RayStepOperator(BaseOperator):
             return super().resume_execution(next_method, next_kwargs, context)
         finally:
             if next_method == _TRIGGER_FAILED:
-                place = RayJobsHook(self.ray_conn_id).get_place()
+                place = RayJobsHook(self.ray_conn_id, of=context["ti"]).get_place()
                 rundir = newest_run(self.build_spec(context["ti"], place))
                 self._show_job(context["ti"], rundir, place)
                 self._cancel(rundir, place.cluster)
@@ -224,10 +225,13 @@ class RayStepOperator(BaseOperator):
             self._cancel(supervisor.rundir, supervisor.cluster)
             raise
 
-    def _remember(self, context: Any, rundir: RunDir) -> None:
-        """Before the submit: store the run's URI, so that it can be cancelled without this task or trigger (`listener`)."""
+    def _remember(self, context: Any, rundir: RunDir, place: Place) -> None:
+        """Before the submit: store what the `listener` needs to cancel the run without this task or trigger, and to end a
+        cluster that the steps of the DAG run share."""
         if (store := context.get("task_state_store")) is not None:
             store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
+            if place.cluster.keep_every_s is not None:
+                store.set(SHARED_KEY, self.ray_conn_id)
 
     def _show_job(self, ti: Any, rundir: RunDir, place: Place) -> None:
         receipt = rundir.receipt(rundir.latest())

@@ -16,6 +16,8 @@ _OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed",
 DETAILS_CHARS = 16_000
 #: The key of the run's URI in a task's state store.
 RUN_KEY = "ray_run"
+#: The key of the connection whose cluster the steps of the DAG run share.
+SHARED_KEY = "ray_shared_cluster"
 HEALTH_TIMEOUT_S = 3.0
 #: More lines than this of a job's log are folded in the UI, under the worst of them.
 FOLDED = 5

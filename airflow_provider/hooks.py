@@ -41,7 +41,8 @@ class RayJobsHook(BaseHook):
     * Host, scheme (default `http`) and port (default 8265), or a full URL as host; the password is the Ray auth token.
       Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
       `dashboard_url` (the dashboard's address for browsers), and the defaults `storage_path` and `namespace`.
-    * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run on Kubernetes.
+    * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run, or per DAG run,
+      on Kubernetes.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, if no such connection exists: also the embedded local cluster. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -53,9 +54,11 @@ class RayJobsHook(BaseHook):
     conn_type = "rayjobs"
     hook_name = "Ray cluster (Jobs API)"
 
-    def __init__(self, ray_conn_id: str | None = DEFAULT_CONN_ID, **kwargs: Any):
+    def __init__(self, ray_conn_id: str | None = DEFAULT_CONN_ID, *, of: Any = None, **kwargs: Any):
+        """`of`: the task instance for whose DAG run the cluster is, if the steps of a DAG run share one."""
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
+        self._of = of
 
     def get_cluster(self) -> Cluster:
         return self.get_place().cluster
@@ -64,7 +67,7 @@ class RayJobsHook(BaseHook):
         if self.ray_conn_id is None:
             return Place(LocalCluster())
         try:
-            place = _place(self.get_connection(self.ray_conn_id))
+            place = _place(self.get_connection(self.ray_conn_id), self._of)
         except AirflowNotFoundException:
             return _without_connection(self.ray_conn_id)
         for value in _secrets(place.cluster):
@@ -76,7 +79,7 @@ class RayJobsHook(BaseHook):
         if self.ray_conn_id is None:
             return LocalCluster()
         try:
-            cluster = _place(await self.aget_connection(self.ray_conn_id)).cluster
+            cluster = _place(await self.aget_connection(self.ray_conn_id), self._of).cluster
         except AirflowNotFoundException:
             return _without_connection(self.ray_conn_id).cluster
         for value in _secrets(cluster):
@@ -105,7 +108,7 @@ def _without_connection(conn_id: str) -> Place:
     )
 
 
-def _place(connection: Any) -> Place:
+def _place(connection: Any, of: Any) -> Place:
     if connection.conn_type != RayJobsHook.conn_type:
         raise SpecError(
             f"ray_conn_id: got {connection.conn_id!r}, a connection of type {connection.conn_type!r}; expected one of"
@@ -121,7 +124,10 @@ def _place(connection: Any) -> Place:
     }
     defaults = (extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
     if kuberay := _object("kuberay", extra.get("kuberay")):
-        return Place(kuberay_from_json(kuberay, **common), *defaults)
+        cluster = kuberay_from_json(kuberay, **common)
+        if of is not None:
+            cluster = cluster.of_workflow("/".join((defaults[1], of.dag_id, of.run_id)))
+        return Place(cluster, *defaults)
     host = connection.host or ""
     if not host:
         raise SpecError(f"ray_conn_id: got {connection.conn_id!r}, which has no host; expected a host name or a URL")

@@ -11,11 +11,12 @@ import asyncio
 import functools
 import json
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 from airflow.listeners import hookimpl
 
-from airflow_provider.common import RUN_KEY, over
+from airflow_provider.common import RUN_KEY, SHARED_KEY, over
 
 #: Most runs whose end is awaited at once, and seconds to wait for one. The cancel is already recorded in the run directory,
 #: so the driver stops even if its cluster cannot be reached from here.
@@ -47,11 +48,13 @@ def on_task_instance_skipped(previous_state: Any, task_instance: Any) -> None:
 @hookimpl
 def on_dag_run_failed(dag_run: Any, msg: str) -> None:
     _cancel_runs_of(dag_run, dag_id=dag_run.dag_id, run_id=dag_run.run_id)
+    _end_shared_clusters(dag_run)
 
 
 @hookimpl
 def on_dag_run_success(dag_run: Any, msg: str) -> None:
     _cancel_runs_of(dag_run, dag_id=dag_run.dag_id, run_id=dag_run.run_id)
+    _end_shared_clusters(dag_run)
 
 
 def _ended(ti: Any) -> None:
@@ -87,6 +90,34 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     event.listen(session, "after_commit", cancel_them, once=True)
 
 
+def _end_shared_clusters(dag_run: Any) -> None:
+    """Delete the clusters that the DAG run's steps shared; one whose steps are being cancelled yet is deleted later."""
+    from airflow.models.task_state_store import TaskStateStoreModel as Stored
+    from sqlalchemy import select
+    from sqlalchemy.orm import object_session
+
+    from plugin_core.engine import in_background
+
+    if (session := object_session(dag_run)) is None:
+        return
+    query = select(Stored.value).filter_by(key=SHARED_KEY, dag_id=dag_run.dag_id, run_id=dag_run.run_id).distinct()
+    of = SimpleNamespace(dag_id=dag_run.dag_id, run_id=dag_run.run_id)
+    for (conn_id,) in session.execute(query).all():
+        in_background(_end_shared_cluster(json.loads(conn_id), of))
+
+
+async def _end_shared_cluster(ray_conn_id: str | None, of: Any) -> None:
+    from airflow_provider.hooks import RayJobsHook
+    from plugin_core.engine import RayTrainWorkflowsError, in_thread
+
+    try:
+        cluster = await in_thread(lambda: RayJobsHook(ray_conn_id, of=of).get_cluster())
+        await cluster.end_workflow()
+    except RayTrainWorkflowsError as exc:
+        # its leases end by themselves, and the next run in its namespace deletes it
+        logger.warning("the shared cluster of %s, run %s was not deleted: %s", of.dag_id, of.run_id, exc.message)
+
+
 def _is_over(task: dict[str, Any]) -> bool:
     """Whether a task is over now, or its DAG run, or they were deleted. False: it was cleared and runs again."""
     from airflow.models.dagrun import DagRun
@@ -117,7 +148,8 @@ async def _cancel(task: dict[str, Any], run_uri: str, ray_conn_id: str | None) -
         # record the cancel where the driver reads it: this holds whatever happens next
         await threads(rundir.cancel, attempt)
         async with _places(asyncio.get_running_loop()):
-            cluster = await in_thread(lambda: RayJobsHook(ray_conn_id).get_cluster())
+            of = SimpleNamespace(dag_id=task["dag_id"], run_id=task["run_id"])
+            cluster = await in_thread(lambda: RayJobsHook(ray_conn_id, of=of).get_cluster())
             outcome = await asyncio.wait_for(acancel(rundir, cluster, attempt), PATIENCE_S)
         logger.info("%s: %s", run_uri, outcome)
     except TimeoutError:

@@ -42,7 +42,7 @@ class RayStepTrigger(BaseTrigger):
         try:
             self._supervisor = supervisor = Supervisor(
                 RunDir.at(self.run_uri),
-                await RayJobsHook(self.ray_conn_id).aget_cluster(),
+                await RayJobsHook(self.ray_conn_id, of=self.task_instance).aget_cluster(),
                 since_attempt=self.since_attempt,
                 log=writer(self.log),
                 metadata=metadata(self.task_instance),
@@ -79,7 +79,7 @@ class RayStepTrigger(BaseTrigger):
             self.log.info("The task is %s: its Ray job continues", state)
             return
         self.log.info("The task is %s: cancelling %s", state, self.run_uri)
-        cluster = await RayJobsHook(self.ray_conn_id).aget_cluster()
+        cluster = await RayJobsHook(self.ray_conn_id, of=self.task_instance).aget_cluster()
         # a task cleared meanwhile may have started a later attempt, which is not this trigger's
         followed = max(self._supervisor.attempt if self._supervisor else 0, self.since_attempt + 1)
         self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster, followed))

@@ -43,7 +43,8 @@ class StepOfFlowRun:
         if name := self.where.get("block"):
             from prefect_integration.blocks import RayCluster as Block
 
-            return cast(Block, Block.load(name)).get_cluster()  # synchronous here
+            cluster = cast(Block, Block.load(name)).get_cluster()  # synchronous here
+            return cluster.of_workflow(str(self.where.get("workflow") or ""))
         return find_cluster(self.where)
 
 

@@ -42,6 +42,7 @@ from plugin_core.engine import (
     run_sync,
 )
 from prefect_integration.identity import Call, named
+from prefect_integration.shared_cluster import share_until_the_end
 from prefect_integration.visibility import Board, show_asset
 
 #: Seconds between two checks of the flow run's state: Prefect interrupts neither submitted nor mapped tasks, nor a flow
@@ -143,12 +144,13 @@ class Step:
         call = self._call = await in_thread(Call.here)
         spec = self._spec = await in_thread(named, self._given, self._key, call)
         # from here on an interrupt has something to cancel
+        self.cluster = share_until_the_end(self.cluster, call.root)
         self._rundir = await Threads.of(RunDir.of(spec).uri)(newest_run, spec)
         self._rundir = await prepare(spec, self.cluster, call.root or None, self._write, current=self._rundir)
         dashboard_url = getattr(self.given_cluster, "dashboard_url", None) or ""
         board = self._board = Board(call.flow_name, self._key or spec.kind, self._rundir, dashboard_url)
         # before the submit, so that Prefect hooks can find the run (`hooks`)
-        await self._tell_prefect(board.remember(cluster_data(self.given_cluster)))
+        await self._tell_prefect(board.remember(cluster_data(self.given_cluster, self.cluster, call.root)))
         self._supervisor = Supervisor(
             self._rundir,
             self.cluster,
@@ -242,11 +244,12 @@ def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
     return given, {}
 
 
-def cluster_data(given: Any) -> dict[str, Any]:
-    """Data by which a hook finds the cluster again: a block's name, or any other cluster without its secrets."""
+def cluster_data(given: Any, cluster: Cluster, root: str) -> dict[str, Any]:
+    """Data by which a hook finds the cluster again: a block's name and the root flow run, or any other cluster without its
+    secrets."""
     if name := getattr(given, "_block_document_name", None):
-        return {"block": name}
-    return _as_cluster(given)[0].reference()
+        return {"block": name, "workflow": root}
+    return cluster.reference()
 
 
 def _metadata(call: Call) -> dict[str, str]:

@@ -45,6 +45,10 @@ class Cluster(Protocol):
         """What a person calls it, after "on" or "starting"."""
         ...
 
+    def of_workflow(self, key: str) -> Cluster:
+        """The cluster for this flow run or DAG run, if its steps share one. `key`: unique to it, the same at each retry."""
+        ...
+
     def of_run(self, uri: str) -> Cluster:
         """The cluster for this run, if each run has its own."""
         ...
@@ -58,6 +62,19 @@ class Cluster(Protocol):
         ...
 
     async def connect(self) -> JobsClient: ...
+
+    @property
+    def keep_every_s(self) -> float | None:
+        """Seconds between two calls of `keep` by whoever follows a run there; None: none are needed."""
+        ...
+
+    async def keep(self) -> None:
+        """Say that the run still needs the cluster. Raises one of CLUSTER_ERRORS."""
+        ...
+
+    async def end_workflow(self) -> None:
+        """Called when a flow run or DAG run has ended. Raises one of CLUSTER_ERRORS."""
+        ...
 
     async def release(self, succeeded: bool) -> None:
         """Called when a run on it has ended. Raises one of CLUSTER_ERRORS."""
@@ -74,6 +91,17 @@ class Cluster(Protocol):
 
 class Standing:
     """A cluster that outlives its runs."""
+
+    keep_every_s: None = None
+
+    def of_workflow(self, key: str) -> Self:
+        return self
+
+    async def keep(self) -> None:
+        return
+
+    async def end_workflow(self) -> None:
+        return
 
     def of_run(self, uri: str) -> Self:
         return self
@@ -200,7 +228,7 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
     """The cluster of a `reference` read from an artifact. It gets the environment's token only if the installation lists
     its address (see `is_known_cluster`). Raises SpecError."""
     if kuberay := reference.get("kuberay"):
-        from plugin_core.clusters.kuberay import from_reference
+        from plugin_core.clusters.kuberay_json import from_reference
 
         return from_reference(kuberay)
     if not reference:

@@ -11,24 +11,30 @@ import copy
 import functools
 import hashlib
 import logging
-import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from plugin_core.clusters.jobs_api import JobsClient
+from plugin_core.clusters import kuberay_lease as leases
+from plugin_core.clusters import kueue
+from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
 from plugin_core.clusters.kuberay_settings import KubeRaySettings
 from plugin_core.clusters.kubernetes_api import Kubernetes
 from plugin_core.clusters.options import Files, Headers, Token, Word, check_options
-from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, ClusterUnreachableError, SpecError
+from plugin_core.errors import (
+    CLUSTER_ERRORS,
+    ClusterQueuedError,
+    ClusterRefusedError,
+    ClusterUnreachableError,
+    SpecError,
+)
 from plugin_core.errors.redaction import shown_uri
 from plugin_core.specs.fields import Flag, Grace, Seconds, check_size
 from plugin_core.specs.load import load_file
-from plugin_core.specs.references import CLUSTERS, check_address, is_known_cluster
+from plugin_core.specs.references import check_address
 from plugin_core.specs.runtime_env import Variables
 from plugin_core.storage.threads import in_thread
 
@@ -37,17 +43,10 @@ logger = logging.getLogger(__name__)
 POLL_S = 2.0
 #: The label and the annotations that mark our clusters.
 MANAGED_BY = ("app.kubernetes.io/managed-by", "ray-train-workflows")
-DELETE_AFTER = "ray-train-workflows/delete-after"
 RUN = "ray-train-workflows/run"
 #: KubeRay derives the names of pods and services from a cluster's name, and rejects longer ones.
 NAME_LENGTH = 50
 DIGEST_LENGTH = 10
-
-#: The fields of a `reference`: enough to find a cluster, not to create one.
-FOUND_BY = frozenset(
-    {"name", "namespace", "address", "run_uri", "kubeconfig", "context", "verify", "python"}
-    | {"on_success", "on_failure", "ttl_s"}
-)
 
 T = TypeVar("T")
 
@@ -62,6 +61,16 @@ class KubeRayCluster:
     `on_success`, `on_failure`: "delete" or "keep" the cluster when the run ends. After `ttl_s` seconds the next run in the
     same namespace deletes a kept cluster (None: never). A retry reuses a kept cluster.
 
+    `queue`: a LocalQueue of Kueue in the namespace. The cluster waits there until Kueue admits it, however long; the log
+    says so, with its position if Kueue tells it, and the time does not count. Kueue does not admit clusters with Ray's
+    autoscaler, so one made from `settings` has all its workers at once. A cluster that Kueue suspends is waited for too,
+    and the run goes on from its checkpoint.
+
+    `share`: with "workflow" all steps of a flow run or DAG run are on one cluster. Each holds a lease on it, which whoever
+    follows the step renews; it ends `lease_s` seconds after everybody died who did. A cluster without leases is deleted at
+    the end of the flow run or DAG run, or by the next run in the same namespace once `linger_s` seconds have passed, in
+    which the next step may begin. `on_success`, `on_failure` and `ttl_s` have no meaning then.
+
     `start_timeout_s`: seconds for the head to become ready; on timeout the error contains Kubernetes' status and the end of
     the head's log. `address`: the dashboard's URL as seen from this process, with {name} and {namespace}; default: the head
     service's name within Kubernetes. `token`: default: from the Secret that KubeRay creates (`authOptions`).
@@ -75,6 +84,10 @@ class KubeRayCluster:
     on_success: Literal["delete", "keep"] = "delete"
     on_failure: Literal["delete", "keep"] = "delete"
     ttl_s: Grace | None = None
+    queue: Word | None = None
+    share: Literal["run", "workflow"] = "run"
+    lease_s: Seconds = 600.0
+    linger_s: Grace = 300.0
     start_timeout_s: Seconds = 900.0
     kubeconfig: Word | None = None
     context: Word | None = None
@@ -86,6 +99,7 @@ class KubeRayCluster:
     env_vars: Variables = field(default_factory=dict, repr=False)
     env_files: Files = field(default_factory=dict, repr=False)
     run_uri: str = field(default="", repr=False)
+    workflow: str = field(default="", repr=False)
     autoscaling: bool = field(default=True, init=False)
     shares_this_machine: bool = field(default=False, init=False)
 
@@ -106,15 +120,22 @@ class KubeRayCluster:
         check_address("address", self._url())
         if self.manifest is not None and self.settings is not None:
             raise SpecError("manifest: got both manifest and settings; expected one of them")
+        if self.queue is not None and not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", self.queue):
+            raise SpecError(f"queue: got {self.queue!r}; expected the name of a LocalQueue")
         for which in ("on_success", "on_failure"):
             if getattr(self, which) not in ("delete", "keep"):
                 raise SpecError(f"{which}: got {getattr(self, which)!r}; expected 'delete' or 'keep'")
+        if self.share not in ("run", "workflow"):
+            raise SpecError(f"share: got {self.share!r}; expected 'run' or 'workflow'")
         self._body()
 
     # ---- what the core asks
 
+    def of_workflow(self, key: str) -> KubeRayCluster:
+        return replace(self, workflow=key) if self.share == "workflow" and not self.workflow else self
+
     def of_run(self, uri: str) -> KubeRayCluster:
-        digest = hashlib.sha256(uri.encode()).hexdigest()[:DIGEST_LENGTH]
+        digest = hashlib.sha256((self.workflow or uri).encode()).hexdigest()[:DIGEST_LENGTH]
         return self if self.run_uri else replace(self, name=f"{self.name}-{digest}", run_uri=uri)
 
     @property
@@ -132,7 +153,8 @@ class KubeRayCluster:
         place = {"name": self.name, "namespace": self.namespace, "address": self.address, "run_uri": self.run_uri}
         more = {"kubeconfig": self.kubeconfig, "context": self.context, "verify": self.verify, "python": self.python}
         ends = {"on_success": self.on_success, "on_failure": self.on_failure, "ttl_s": self.ttl_s}
-        return {"kuberay": {**place, **more, **ends}}
+        shared = {"share": self.share, "workflow": self.workflow, "lease_s": self.lease_s, "linger_s": self.linger_s}
+        return {"kuberay": {**place, **more, **ends, **shared}}
 
     async def describe(self) -> str:
         """A one-line description that needs no run. Raises one of CLUSTER_ERRORS."""
@@ -141,21 +163,23 @@ class KubeRayCluster:
 
     async def lives(self) -> bool:
         found = await self._ask(lambda kubernetes: kubernetes.get(self.name))
-        return found is not None and not _leaving(found)
+        return found is not None and not _leaving(found) and not kueue.is_stopped(found)
 
     async def end_leftovers(self) -> bool:
         return False  # the pods of a deleted cluster may take their time to end
 
     async def connect(self) -> JobsClient:
         """The cluster's Jobs API. Creates the cluster if needed and waits until its head is ready."""
-        await self._ask(self._sweep)
+        await self._sweep()
         deadline = time.monotonic() + self.start_timeout_s
         waited = False
         while True:
             found = await self._ask(self._look_and_create)
-            if found is not None and not _leaving(found) and _ready(found):
-                token = await self._ask(functools.partial(self._take_up, found))
-                client = JobsClient(self._url(), token, self.headers, self.verify)
+            if found is not None and not _leaving(found) and kueue.is_suspended(found):
+                place = await self._ask(functools.partial(kueue.place_in_queue, found=found))
+                raise ClusterQueuedError(f"queued: RayCluster {self.namespace}/{self.name} waits {place}")
+            if found is not None and not _leaving(found) and _ready(found) and await self._ask(self._take_up):
+                client = await self._client(found)
                 # the head's service may become ready slightly after its pod
                 if not waited or await _answers(client):
                     return client
@@ -164,13 +188,37 @@ class KubeRayCluster:
             waited = True
             await asyncio.sleep(POLL_S)
 
+    async def keep(self) -> None:
+        """Renew the run's lease on a cluster that it shares. Raises one of CLUSTER_ERRORS."""
+        if self.workflow:
+            await self._ask(self._take_up)
+
+    @property
+    def keep_every_s(self) -> float | None:
+        return self.lease_s / 4 if self.workflow else None
+
+    async def end_workflow(self) -> None:
+        """After the last step: delete the cluster, unless somebody holds a lease on it. Raises one of CLUSTER_ERRORS."""
+        if self.workflow:
+            await self._ask(self._delete_if_free)
+
+    def _delete_if_free(self, kubernetes: Kubernetes) -> None:
+        name = self.of_run(self.workflow).name
+        found = kubernetes.get(name)
+        if found is not None and not leases.is_needed(_annotations(found)):
+            kubernetes.delete(name, found["metadata"]["resourceVersion"])
+
     async def release(self, succeeded: bool) -> None:
         """After the run: delete the cluster, or schedule its deletion. Raises one of CLUSTER_ERRORS."""
+        if self.workflow:
+            back = functools.partial(leases.given_back, run_uri=self.run_uri, linger_s=self.linger_s)
+            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, back))
+            return
         if (self.on_success if succeeded else self.on_failure) == "delete":
             await self._ask(lambda kubernetes: kubernetes.delete(self.name))
         elif self.ttl_s is not None:
-            moment = (datetime.now(UTC) + timedelta(seconds=self.ttl_s)).isoformat(timespec="seconds")
-            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, DELETE_AFTER, moment))
+            moment = {leases.DELETE_AFTER: leases.in_seconds(self.ttl_s)}
+            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, lambda before: {**before, **moment}))
 
     # ---- how
 
@@ -178,8 +226,8 @@ class KubeRayCluster:
         """Run `do` in a thread: the client blocks, also while it is imported and created."""
         return await in_thread(lambda: do(Kubernetes(self.namespace, self.kubeconfig, self.context)))
 
-    def _url(self) -> str:
-        return self.address.replace("{name}", self.name).replace("{namespace}", self.namespace)
+    def _url(self, name: str | None = None) -> str:
+        return self.address.replace("{name}", name or self.name).replace("{namespace}", self.namespace)
 
     def _body(self) -> dict[str, Any] | None:
         """The validated manifest with our name and labels; None if this object only finds a cluster."""
@@ -196,7 +244,12 @@ class KubeRayCluster:
             raise SpecError(f"manifest: got kind {kind!r}; expected one RayCluster of ray.io/v1 with a spec")
         metadata = {**(body.get("metadata") or {}), "name": self.name, "namespace": self.namespace}
         metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY[0]: MANAGED_BY[1]}
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.run_uri}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), RUN: self.workflow or self.run_uri}
+        if self.queue is not None:
+            body = {**body, "spec": kueue.queued(body["spec"], metadata, self.queue, fixed=self.settings is not None)}
+        if self.workflow:  # whoever creates it may die before the head is ready
+            until_ready = self.start_timeout_s + self.lease_s
+            metadata["annotations"] = leases.taken(metadata["annotations"], self.run_uri, until_ready)
         return {**body, "metadata": metadata}
 
     def _look_and_create(self, kubernetes: Kubernetes) -> dict[str, Any] | None:
@@ -211,25 +264,47 @@ class KubeRayCluster:
         logger.info("created RayCluster %s/%s for %s", self.namespace, self.name, self.run_uri)
         return None
 
-    def _take_up(self, found: dict[str, Any], kubernetes: Kubernetes) -> str | None:
-        """Take over an existing cluster, cancelling its scheduled deletion; returns its token."""
-        if DELETE_AFTER in (found["metadata"].get("annotations") or {}):
-            kubernetes.annotate(self.name, DELETE_AFTER, None)
-        options = found["spec"].get("authOptions") or {}
-        if self.token is not None or options.get("mode") != "token":
-            return self.token
-        secret = kubernetes.secret(options.get("secretName") or self.name)
-        return base64.b64decode(secret["auth_token"]).decode()
+    def _take_up(self, kubernetes: Kubernetes) -> bool:
+        """Take over an existing cluster, cancelling its scheduled deletion; False if it is being deleted."""
 
-    def _sweep(self, kubernetes: Kubernetes) -> None:
-        """Delete our expired clusters in this namespace."""
-        for found in kubernetes.list("=".join(MANAGED_BY)):
-            moment = (found["metadata"].get("annotations") or {}).get(DELETE_AFTER)
-            if found["metadata"]["name"] == self.name or moment is None or _leaving(found):
+        def change(before: leases.Annotations) -> leases.Annotations:
+            if self.workflow:
+                return leases.taken(before, self.run_uri, self.lease_s)
+            return {name: value for name, value in before.items() if name != leases.DELETE_AFTER}
+
+        found = kubernetes.annotate(self.name, change)
+        return found is not None and not _leaving(found)
+
+    async def _client(self, found: dict[str, Any]) -> JobsClient:
+        """The Jobs API of a cluster, with its token."""
+        name, options = found["metadata"]["name"], found["spec"].get("authOptions") or {}
+        token = self.token
+        if token is None and options.get("mode") == "token":
+            secret = await self._ask(lambda kubernetes: kubernetes.secret(options.get("secretName") or name))
+            token = base64.b64decode(secret["auth_token"]).decode()
+        return JobsClient(self._url(name), token, self.headers, self.verify)
+
+    async def _sweep(self) -> None:
+        """Delete our clusters in this namespace whose time is over, and those that everybody has left."""
+        for found in await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY))):
+            name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
+            if name == self.name or _leaving(found):
                 continue
-            if datetime.fromisoformat(moment) < datetime.now(UTC):
+            given = _annotations(found)
+            if leases.is_over(given) or (leases.is_abandoned(given) and await self._is_idle(found)):
                 # only this version: a concurrent take-over changes it
-                kubernetes.delete(found["metadata"]["name"], found["metadata"]["resourceVersion"])
+                await self._ask(functools.partial(Kubernetes.delete, name=name, version=version))
+
+    async def _is_idle(self, found: dict[str, Any]) -> bool:
+        """Whether no job lives there. One whose orchestrator died goes on, and somebody may come back to it."""
+        try:
+            async with await self._client(found) as client:
+                return all(job.status in TERMINAL for job in await client.jobs())
+        except CLUSTER_ERRORS as exc:
+            logger.warning(
+                "RayCluster %s has no leases and cannot be asked for jobs: %s", found["metadata"]["name"], exc.message
+            )
+            return False
 
     async def _not_started(self, found: dict[str, Any] | None) -> ClusterUnreachableError:
         """The error for a cluster that did not start, with all that is known. Deletes it if `on_failure` says so."""
@@ -241,37 +316,8 @@ class KubeRayCluster:
         return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
 
 
-def kuberay_from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
-    """A cluster from the data of a connection, a block or a `reference`. Raises SpecError for unknown fields."""
-    defaults = {each.name: each.default if each.default is not MISSING else {} for each in fields(KubeRayCluster)}
-    given = {**data, **{name: value for name, value in more.items() if name not in data or value != defaults[name]}}
-    for kind, values in ((KubeRaySettings, given.get("settings") or {}), (KubeRayCluster, given)):
-        known = [each.name for each in fields(kind) if each.init]
-        missing = [each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING]
-        for name in values:
-            if name not in known:
-                raise SpecError(f"kuberay.{name}: unknown field; expected {', '.join(known)}")
-        for name in missing:
-            if values and name not in values:
-                raise SpecError(f"kuberay.{name}: missing; expected a {kind.__name__}'s {name}")
-    settings = KubeRaySettings(**given["settings"]) if given.get("settings") else None
-    return KubeRayCluster(**{**given, "settings": settings})
-
-
-def from_reference(data: dict[str, Any]) -> KubeRayCluster:
-    """The cluster of a `reference` read from an artifact: found by name, never created. Raises SpecError unless this
-    installation allows its address and its kubeconfig, which may run commands."""
-    cluster = kuberay_from_json({name: value for name, value in data.items() if name in FOUND_BY})
-    if cluster.address != KubeRayCluster.address and not is_known_cluster(cluster.address):
-        raise SpecError(
-            f"kuberay.address: got {shown_uri(cluster.address)!r} from an artifact; expected one listed in the environment"
-            f" variable {CLUSTERS}"
-        )
-    if cluster.kubeconfig is not None and cluster.kubeconfig not in os.environ.get("KUBECONFIG", "").split(os.pathsep):
-        raise SpecError(
-            f"kuberay.kubeconfig: got {cluster.kubeconfig!r} from an artifact; expected one listed in KUBECONFIG"
-        )
-    return cluster
+def _annotations(found: dict[str, Any]) -> dict[str, str]:
+    return found["metadata"].get("annotations") or {}
 
 
 def _leaving(found: dict[str, Any]) -> bool:

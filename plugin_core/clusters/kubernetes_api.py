@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
 from plugin_core.specs.extras import require
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
+#: Kueue's API for what waits.
+VISIBILITY = "visibility.kueue.x-k8s.io"
 #: Seconds to connect, and to read a response.
 TIMEOUT_S = (10, 30)
 LOG_LINES = 40
@@ -46,6 +48,8 @@ class Kubernetes:
     def _use(self, api: Any) -> None:
         from kubernetes import client
 
+        # the client has no method for a resource of a resource; names have no slashes
+        api.configuration.safe_chars_for_path_param = "/"
         self._objects, self._core = client.CustomObjectsApi(api), client.CoreV1Api(api)
 
     @contextlib.contextmanager
@@ -101,25 +105,28 @@ class Kubernetes:
                 if exc.status != 409:
                     raise
 
-    def annotate(self, name: str, key: str, value: str | None) -> None:
-        """Set an annotation, or remove it (None); a no-op if the cluster is gone.
+    def annotate(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, Any] | None:
+        """Replace a cluster's annotations by what `change` makes of them; returns the cluster, or None if it is gone.
 
         Read and replaced rather than patched: the client's patch type depends on its version.
         """
         from kubernetes.client import ApiException
 
         while (found := self.get(name)) is not None:
-            annotations = {**(found["metadata"].get("annotations") or {}), key: value}
-            found["metadata"]["annotations"] = {key: each for key, each in annotations.items() if each is not None}
+            before = dict(found["metadata"].get("annotations") or {})
+            found["metadata"]["annotations"] = after = change(before)
+            if after == before:
+                return found
             with contextlib.suppress(NoSuchResourceError), self._translated(f"update rayclusters/{name}"):
                 try:
-                    self._objects.replace_namespaced_custom_object(
+                    replaced: dict[str, Any] = self._objects.replace_namespaced_custom_object(
                         GROUP, VERSION, self.namespace, PLURAL, name, found, _request_timeout=TIMEOUT_S
                     )
-                    return
+                    return replaced
                 except ApiException as exc:
                     if exc.status != 409:  # it has changed since it was read
                         raise
+        return None
 
     def delete(self, name: str, version: str | None = None) -> None:
         """Delete a cluster, its pods first, if it exists; only this `version`, if given."""
@@ -135,6 +142,14 @@ class Kubernetes:
             except ApiException as exc:
                 if not (version and exc.status == 409):
                     raise
+
+    def pending_workloads(self, queue: str) -> Sequence[dict[str, Any]]:
+        """The workloads that wait in a LocalQueue of Kueue, by its visibility API."""
+        with self._translated(f"list the pending workloads of localqueues/{queue}"):
+            answer = self._objects.list_namespaced_custom_object(
+                VISIBILITY, "v1beta1", self.namespace, f"localqueues/{queue}/pendingworkloads", _request_timeout=TIMEOUT_S
+            )
+        return tuple(answer["items"])
 
     def secret(self, name: str) -> dict[str, str]:
         """A Secret's values, base64-encoded."""

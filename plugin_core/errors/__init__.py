@@ -92,6 +92,10 @@ class ClusterUnreachableError(RayTrainWorkflowsError, ConnectionError):
     exit_code = 2
 
 
+class ClusterQueuedError(ClusterUnreachableError):
+    """The cluster waits in a queue for its turn: nothing runs there, and nothing has failed."""
+
+
 #: Errors that a request to a cluster can raise; neither says anything about the state of a job.
 CLUSTER_ERRORS = (ClusterUnreachableError, ClusterRefusedError)
 

@@ -8,7 +8,7 @@ import math
 from plugin_core.clusters import handover
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.working_folders import check_folders
-from plugin_core.errors import RayTrainWorkflowsError, SpecError, StorageError
+from plugin_core.errors import ClusterQueuedError, RayTrainWorkflowsError, SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.resources import check_fits
@@ -69,6 +69,8 @@ async def prepare(
                 await client.version()
                 if not cluster.autoscaling:
                     check_fits(spec, await client.nodes())
+        except ClusterQueuedError as exc:
+            tell(Event("state", exc.message))  # whoever follows the run waits for it
         except SpecError:
             await release(cluster, False, tell)  # nothing will ever run there
             raise

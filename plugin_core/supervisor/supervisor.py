@@ -20,6 +20,7 @@ from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.errors import (
     CLUSTER_ERRORS,
     REFUSED,
+    ClusterQueuedError,
     ClusterUnreachableError,
     InfrastructureError,
     SpecError,
@@ -39,6 +40,7 @@ from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide
 from plugin_core.supervisor.ending import see_off
 from plugin_core.supervisor.events import Event, Line, Listener, Log
 from plugin_core.supervisor.follower import Follower
+from plugin_core.supervisor.interest import Interest
 from plugin_core.supervisor.observer import Look, Observer
 from plugin_core.supervisor.outcome import tell_failure, tell_outcome
 from plugin_core.supervisor.preparation import prepare as prepare
@@ -85,7 +87,8 @@ class Supervisor:
         self._follower = Follower(rundir, listener, log, reader)
         self._tell = self._follower.tell
         self._submit_errors = 0
-        self._interest_due = self._handover_due = 0.0
+        self._interest = Interest(rundir, cluster, self._tell)
+        self._handover_due = 0.0
         self._storage_away_since: float | None = None
 
     @property
@@ -155,7 +158,7 @@ class Supervisor:
         look = await self._observer.look()
         action = decide(look.seen)
         await self._follower.show(action, look, self._observer.client)
-        await self._show_interest()
+        await self._interest.show(self._observer.limits)
         return await self._act(action, look)
 
     async def close(self) -> None:
@@ -218,10 +221,14 @@ class Supervisor:
         if last >= attempt:
             return  # another process was faster; the next look finds its attempt
         try:
-            if self._observer.client is None:
+            if self._observer.client is None and not self._interest.waits_for:
                 await tell_start(self.cluster, self._tell)
             client = await self._observer.connect()
             incarnation = (await client.version()).get("session_name", "")
+            self._interest.waits_for = ""
+        except ClusterQueuedError as exc:
+            self._interest.waits(exc.message)
+            return
         except CLUSTER_ERRORS as exc:
             if attempt == 1 or gave_up_on_cluster:
                 raise  # nothing was started: the engine may retry, also on another cluster
@@ -300,12 +307,6 @@ class Supervisor:
             await (await self._observer.connect()).stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             self._tell(Event("state", f"no answer to the stop of {receipt.submission_id}: {exc.message}"))
-
-    async def _show_interest(self) -> None:
-        limit = self._observer.limits.orphan_timeout_s if self._observer.limits else None
-        if limit is not None and time.monotonic() >= self._interest_due:
-            self._interest_due = time.monotonic() + limit / 4
-            await self._threads(self.rundir.show_interest)
 
 
 async def arun(

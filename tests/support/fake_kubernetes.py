@@ -17,15 +17,19 @@ CLUSTERS = "/apis/ray.io/v1/namespaces/{namespace}/rayclusters"
 
 
 class FakeKubernetes:
-    """A context manager. `ready_after`: looks at a cluster until its head is ready; None: never. `token`: what the operator
-    puts into a cluster's Secret. `forbidden`: methods ("POST") that are answered with 403. `knows_kuberay=False`: there is
-    no such kind of resource. `waiting`: why the head's container does not start; `head_log`: what it wrote."""
+    """A context manager. `ready_after`: looks at a cluster until its head is ready; None: never. `token`: what the
+    operator puts into a cluster's Secret. `forbidden`: methods ("POST") that are answered with 403.
+    `knows_kuberay=False`: there is no such kind of resource. `admits_after`: looks at a cluster in a queue until
+    Kueue admits it; None: never. `ahead`: its place in the queue; None: there is no such API. `waiting`: why the
+    head's container does not start; `head_log`: what it wrote."""
 
     def __init__(self, folder: Path, token: str = "secret"):
         self._folder, self.token = folder, token
         self.ready_after: int | None = 2
         self.forbidden: set[str] = set()
         self.knows_kuberay = True
+        self.admits_after: int | None = 3
+        self.ahead: int | None = 2
         self.waiting: str | None = None
         self.head_log = ""
         self.clusters: dict[str, dict[str, Any]] = {}
@@ -66,6 +70,8 @@ class FakeKubernetes:
         app.router.add_get(CLUSTERS + "/{name}", self._get)
         app.router.add_put(CLUSTERS + "/{name}", self._replace)
         app.router.add_delete(CLUSTERS + "/{name}", self._delete)
+        visibility = "/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces/{namespace}/localqueues/{queue}/pendingworkloads"
+        app.router.add_get(visibility, self._pending)
         app.router.add_get("/api/v1/namespaces/{namespace}/secrets/{name}", self._secret)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods", self._pods)
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}/log", self._log)
@@ -114,9 +120,14 @@ class FakeKubernetes:
         found = self.clusters.get(name)
         if found is None:
             return _refuse(404, f'rayclusters.ray.io "{name}" not found')
-        answer = json.loads(json.dumps(found))
         self._looks[name] += 1
-        if "deletionTimestamp" in found["metadata"]:
+        if found["spec"].get("suspend") and self.admits_after is not None and self._looks[name] > self.admits_after:
+            found["spec"]["suspend"] = False
+            self._changed(found)
+        answer = json.loads(json.dumps(found))
+        if found["spec"].get("suspend") and "deletionTimestamp" not in found["metadata"]:
+            answer["status"] = {"state": "suspended"}
+        elif "deletionTimestamp" in found["metadata"]:
             del self.clusters[name]  # its pods are gone by the next look
         elif self.ready_after is not None and self._looks[name] >= self.ready_after:
             answer["status"] = {"state": "ready", "conditions": [{"type": "HeadPodReady", "status": "True"}]}
@@ -124,6 +135,17 @@ class FakeKubernetes:
             condition = {"type": "HeadPodReady", "status": "False", "reason": "ContainersNotReady"}
             answer["status"] = {"conditions": [condition]}
         return web.json_response(answer)
+
+    async def _pending(self, request: web.Request) -> web.Response:
+        if self.ahead is None:
+            return _refuse(404, "the server could not find the requested resource")
+        queue = request.match_info["queue"]
+        items = [
+            {"metadata": {"ownerReferences": [{"kind": "RayCluster", "name": name}]}, "positionInLocalQueue": self.ahead}
+            for name, each in self.clusters.items()
+            if each["spec"].get("suspend") and each["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == queue
+        ]
+        return web.json_response({"items": items})
 
     async def _replace(self, request: web.Request) -> web.Response:
         name, body = request.match_info["name"], await request.json()

@@ -1,13 +1,16 @@
 """Fixtures of several unit tests: `raytrain` in this process, on a default storage of the test's own."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from devtools.written_runs import Raytrain
 from plugin_core import cli
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.storage.uris import FILESYSTEMS, URI_VARIABLES
+from tests.support.fake_kubernetes import FakeKubernetes
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +41,16 @@ def raytrain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return int(left.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def kubernetes(tmp_path: Path) -> Iterator[FakeKubernetes]:
+    with FakeKubernetes(tmp_path) as fake:
+        yield fake
+
+
+@pytest.fixture
+def ray() -> Iterator[FakeCluster]:
+    """The Ray behind each of its clusters; the token is that of the operator's Secret."""
+    with FakeCluster(token="secret") as fake:
+        yield fake

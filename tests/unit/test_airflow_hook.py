@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +44,23 @@ def test_a_connection_with_kuberay_becomes_a_cluster_of_each_runs_own(monkeypatc
     settings = KubeRaySettings("registry/train:1")
     assert hook.get_cluster() == KubeRayCluster("train", settings=settings, on_failure="keep", ttl_s=600, token=TOKEN)
     assert hook.get_place().namespace == "prod"
+
+
+def test_the_tasks_of_a_dag_run_share_a_cluster_and_other_dag_runs_have_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    kuberay = {"name": "team", "settings": {"image": "registry/train:1"}, "share": "workflow"}
+
+    def name(dag_id: str, run_id: str, task: str) -> str:
+        of = SimpleNamespace(dag_id=dag_id, run_id=run_id)
+        extra = {"kuberay": json.dumps(kuberay), "namespace": "prod"}
+        connect(monkeypatch, extra=extra)
+        hook = RayJobsHook("c", of=of)
+        assert asyncio.run(hook.aget_cluster()) == hook.get_cluster()
+        found: str = hook.get_cluster().of_run(f"/runs/{task}").name  # type: ignore[attr-defined]
+        return found
+
+    first = name("d", "r1", "train")
+    assert first == name("d", "r1", "evaluate")
+    assert first not in (name("d", "r2", "train"), name("e", "r1", "train"))
 
 
 def test_a_connection_as_uri_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

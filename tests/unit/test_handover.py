@@ -13,7 +13,7 @@ import pytest
 from plugin_core import RayCluster, RunConfig, TrainSpec, TuneSpec, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.handover import check
-from plugin_core.clusters.kuberay import kuberay_from_json
+from plugin_core.clusters.kuberay_json import kuberay_from_json
 from plugin_core.clusters.secrets import VARIABLE, Secrets
 from plugin_core.driver import takeover
 from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError

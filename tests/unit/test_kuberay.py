@@ -1,7 +1,6 @@
 """KubeRayCluster against a fake of Kubernetes' API server (and a fake Ray cluster behind it)."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from devtools.chaos import wait_until
 from plugin_core import KubeRayCluster, KubeRaySettings, run
-from plugin_core.clusters import base, kuberay
+from plugin_core.clusters import base, kuberay, kuberay_lease
 from plugin_core.clusters.doctor import describe_cluster
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
@@ -26,18 +25,6 @@ SETTINGS = KubeRaySettings(image="registry/train:1", workers=2, cpus=8, gpus=1, 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kuberay, "POLL_S", 0.05)
-
-
-@pytest.fixture
-def kubernetes(tmp_path: Path) -> Iterator[FakeKubernetes]:
-    with FakeKubernetes(tmp_path) as fake:
-        yield fake
-
-
-@pytest.fixture
-def ray() -> Iterator[FakeCluster]:
-    with FakeCluster(token="secret") as fake:
-        yield fake
 
 
 @pytest.fixture
@@ -80,7 +67,7 @@ def test_a_failed_run_keeps_its_cluster_for_a_while_and_a_retry_takes_it_up(
     with pytest.raises(UserCodeError):
         run(spec_at(tmp_path), keeping)
     (kept,) = kubernetes.clusters.values()
-    assert datetime.fromisoformat(kept["metadata"]["annotations"][kuberay.DELETE_AFTER]) > datetime.now(UTC)
+    assert datetime.fromisoformat(kept["metadata"]["annotations"][kuberay_lease.DELETE_AFTER]) > datetime.now(UTC)
     run(spec_at(tmp_path), keeping)
     assert kubernetes.methods() == ["POST", "PUT", "PUT", "DELETE"], "made once; kept; taken up; deleted"
 
@@ -90,7 +77,7 @@ def test_the_next_run_deletes_a_cluster_whose_time_is_over(
 ) -> None:
     for name, hours, label in (("old", -1, "ray-train-workflows"), ("new", 1, "ray-train-workflows"), ("foreign", -1, "x")):
         moment = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
-        metadata = {"name": name, "annotations": {kuberay.DELETE_AFTER: moment}, "resourceVersion": "1"}
+        metadata = {"name": name, "annotations": {kuberay_lease.DELETE_AFTER: moment}, "resourceVersion": "1"}
         metadata["labels"] = {"app.kubernetes.io/managed-by": label}
         kubernetes.clusters[name] = {"metadata": metadata, "spec": {}}
     run(spec_at(tmp_path), cluster)

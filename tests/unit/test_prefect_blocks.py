@@ -8,7 +8,7 @@ from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from pydantic import SecretStr, ValidationError
 
 from plugin_core import KubeRayCluster, KubeRaySettings
-from plugin_core.clusters.base import LocalCluster
+from plugin_core.clusters.base import LocalCluster, find_cluster
 from plugin_core.clusters.base import RayCluster as CoreCluster
 from plugin_core.errors import SpecError
 from prefect_integration import RayCluster, RayTrainJob
@@ -83,9 +83,17 @@ def test_a_value_that_is_not_a_cluster_is_refused(cluster: Any) -> None:
 
 
 def test_a_hook_finds_an_inline_cluster_again_without_its_token() -> None:
-    data = cluster_data(CoreCluster("http://ray:8265", token="word"))
+    given = CoreCluster("http://ray:8265", token="word")
+    data = cluster_data(given, given, "")
     assert data == {"address": "http://ray:8265", "verify": True, "python": "python"}
-    assert cluster_data(None) == {}
+    assert cluster_data(None, LocalCluster(), "") == {}
+
+
+def test_a_hook_finds_the_cluster_that_the_steps_of_a_flow_run_share() -> None:
+    settings = KubeRaySettings(image="registry/train:1")
+    shared = KubeRayCluster("team", settings=settings, share="workflow").of_workflow("flow-run")
+    found = find_cluster(cluster_data(shared, shared, "flow-run"))
+    assert found.of_run("/runs/a").identity == shared.of_run("/runs/b").identity
 
 
 def test_the_steps_runtime_env_wins_over_the_blocks() -> None:
