@@ -15,10 +15,13 @@ if importlib.util.find_spec("airflow"):  # not in the environment of `make test-
     from tests.e2e.airflow_server import airflow as airflow
     from tests.e2e.airflow_server import folder as folder
     from tests.e2e.airflow_server import gate as gate
+    from tests.e2e.airflow_server import kubernetes as kubernetes
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server for each module: the tests kill its clients in the middle of requests, and its SQLite was once locked for
+    good after that ("database is locked", Prefect 3.7)."""
     with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
         yield url
 
