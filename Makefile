@@ -69,7 +69,8 @@ examples: $(VENV)/.dev
 	@rm -rf .demo/loop
 	@$(BIN)/python -m example_flows.loop .demo/loop
 	@$(BIN)/python -m example_flows.tune_pbt
-	@$(BIN)/python example_dags/demo.py tune_and_train loop
+	@$(BIN)/python -m example_flows.prepare
+	@$(BIN)/python example_dags/demo.py prepare tune_and_train loop
 	@$(BIN)/python -m example_flows.frameworks
 	@$(BIN)/python example_dags/demo.py frameworks
 

@@ -1,4 +1,8 @@
-"""`@task.ray_train`: turns a function into the train loop that runs on every worker.
+"""`@task.ray`: runs a function on the cluster. `@task.ray_train`: makes it the train loop that runs on every worker.
+
+@task.ray(num_cpus=2)
+def prepare(day):
+    return {"rows": 1000, "path": "s3://…"}
 
 @task.ray_train(scaling_config={"num_workers": 2})
 def train(config):
@@ -16,8 +20,8 @@ from typing import Any, ClassVar
 from airflow.providers.common.compat.sdk import DecoratedOperator, TaskDecorator, task_decorator_factory
 
 from airflow_provider.hooks import Place
-from airflow_provider.operators import RayTrainOperator
-from plugin_core.engine import SpecError, StepSpec
+from airflow_provider.operators import RayJobOperator, RayTrainOperator
+from plugin_core.engine import RayJobResult, SpecError, StepSpec, call_arguments
 
 
 class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
@@ -61,6 +65,55 @@ class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
             raise SpecError(f"train_loop_config: got {type(config).__name__} in the call; expected a mapping")
         self.spec = {**self.spec, "train_loop_config": dict(config)}
         return super().build_spec(ti, place)
+
+
+class RayJobDecoratedOperator(DecoratedOperator, RayJobOperator):
+    """A RayJobOperator whose function is the decorated one, pickled by value. Its XCom is what the function returns; the
+    step's result is in the XCom `result`."""
+
+    custom_operator_name = "@task.ray"
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *RayJobOperator.template_fields)
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **RayJobOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Collection[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ):
+        for name in ("spec", "function", "command", "arguments"):
+            if kwargs.get(name) is not None:
+                raise SpecError(f"{name}: got it in @task.ray, which takes function and arguments from the call")
+        super().__init__(
+            python_callable=python_callable,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            function=python_callable,
+            arguments=call_arguments(python_callable, list(op_args or ()), op_kwargs),
+            **kwargs,
+        )
+
+    def _hand_over(self, context: Any, result: dict[str, Any]) -> Any:
+        super()._hand_over(context, result)
+        context["ti"].xcom_push(key="result", value=result)
+        return RayJobResult.model_validate(result).load()
+
+
+def ray_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """`@task.ray(**fields of RayJobOperator)`."""
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=RayJobDecoratedOperator,
+        **kwargs,
+    )
 
 
 def ray_train_task(

@@ -11,12 +11,15 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "ray-train-workflows",
         "name": NAME,
-        "description": "Distributed training on Ray as a task: train, evaluate, batch inference.",
+        "description": "Work on Ray as a task: train, evaluate, batch inference, any function or command.",
         "integrations": [{"integration-name": NAME, "external-doc-url": "https://docs.ray.io", "tags": ["software"]}],
         "operators": [{"integration-name": NAME, "python-modules": ["airflow_provider.operators"]}],
         "hooks": [{"integration-name": NAME, "python-modules": ["airflow_provider.hooks"]}],
         "triggers": [{"integration-name": NAME, "python-modules": ["airflow_provider.triggers"]}],
-        "task-decorators": [{"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train_task"}],
+        "task-decorators": [
+            {"name": "ray", "class-name": "airflow_provider.decorators.ray_task"},
+            {"name": "ray_train", "class-name": "airflow_provider.decorators.ray_train_task"},
+        ],
         "extra-links": ["airflow_provider.links.RayJobLink", "airflow_provider.links.RayTrackingLink"],
         "connection-types": [
             {

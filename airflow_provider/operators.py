@@ -6,14 +6,12 @@ RayEvaluateOperator(task_id="evaluate", evaluate=evaluate, checkpoint=train.outp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from airflow.providers.common.compat.sdk import BaseOperator
-
-from airflow_provider.arguments import check_arguments
-from airflow_provider.base import RayStepOperator, as_airflow_errors, as_reference
-from plugin_core.engine import CHAMPION, BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec, promote, promoted
+from airflow_provider.base import RayStepOperator
+from airflow_provider.promote import PromoteModelOperator
+from plugin_core.engine import BatchInferSpec, EvaluateSpec, RayJobSpec, RetrainSpec, TrainSpec, TuneSpec
 
 
 class RayTrainOperator(RayStepOperator):
@@ -259,58 +257,44 @@ class RayBatchInferOperator(RayStepOperator):
         super().__init__(fields=fields, **kwargs)
 
 
-class PromoteModelOperator(BaseOperator):
-    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version that it points to then.
-    Safe to retry. An old DAG run that is cleared moves no alias back: the log and `kept` of the version say why. `result`
-    may be another task's output."""
+class RayJobOperator(RayStepOperator):
+    """Any work on a Ray cluster (`plugin_core.RayJobSpec`): a function, or a command. The result's `value` is what the
+    function returned, or `value_uri` where that is large.
 
-    template_fields: Sequence[str] = ("result", "name", "alias", "registry", "dataset")
-    ui_color = "#e8f7d4"
+    `resources` is called `ray_resources` here, since every Airflow operator has its own `resources`.
+    """
+
+    spec_class = RayJobSpec
 
     def __init__(
         self,
         *,
-        result: Any,
-        name: str,
-        alias: str = CHAMPION,
-        registry: str | None = None,
-        dataset: str | None = None,
-        force: bool = False,
-        allow_older: bool = False,
+        function: str | Callable[..., Any] | None = None,
+        arguments: dict[str, Any] | None = None,
+        command: list[str] | str | None = None,
+        num_cpus: float | None = None,
+        num_gpus: float | None = None,
+        ray_resources: dict[str, float] | None = None,
+        task_resources: dict[str, float] | None = None,
         **kwargs: Any,
     ):
-        check_arguments(type(self), kwargs)
-        super().__init__(**kwargs)
-        self.result = result
-        self.name = name
-        self.alias = alias
-        self.registry = registry
-        self.dataset = dataset
-        self.force = force
-        self.allow_older = allow_older
-
-    def execute(self, context: Any) -> dict[str, Any]:
-        with as_airflow_errors():
-            version = promote(
-                as_reference("result", self.result),
-                self.name,
-                self.alias,
-                registry=self.registry,
-                dataset=self.dataset,
-                force=self.force,
-                allow_older=self.allow_older,
-            )
-        if version.kept:
-            self.log.warning("%s", version.kept)
-        else:
-            self.log.info("%s", promoted(version, self.alias))
-        return version.to_json()
+        fields = {
+            "function": function,
+            "arguments": arguments,
+            "command": command,
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": ray_resources,
+            "task_resources": task_resources,
+        }
+        super().__init__(fields=fields, **kwargs)
 
 
 __all__ = [
     "PromoteModelOperator",
     "RayBatchInferOperator",
     "RayEvaluateOperator",
+    "RayJobOperator",
     "RayRetrainOperator",
     "RayStepOperator",
     "RayTrainOperator",

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from devtools.loops import note
+from devtools.notes import note
 
 WORKERS = 2
 STEP_S = 0.2

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from airflow_provider import operators
 from plugin_core.engine import Cluster
 from plugin_core.registry.api import promote
-from plugin_core.specs import common, fields, function_field, results, runtime_env, step_kinds, tracking
+from plugin_core.specs import common, fields, function_field, ray_job, results, runtime_env, step_kinds, tracking
 from plugin_core.specs.base import Model
 from plugin_core.specs.evaluate import Evaluation
 from plugin_core.specs.step import StepSpec
@@ -49,6 +49,7 @@ WORDS: list[tuple[Any, str]] = [
     (common.Place, "path or URI"),
     (common.Places, "list of these"),
     (common.Framework, "[framework](frameworks.md)"),
+    (ray_job.Command, "list of text, or text"),
     (tracking.Tracking, "list of [trackers](#trackers)"),
     (results.CheckpointRef, "checkpoint"),
     (results.EvaluationRef, "evaluation's result"),
@@ -82,7 +83,8 @@ def _airflow() -> Iterator[str]:
         operator = getattr(operators, name)
         if issubclass(operator, operators.RayStepOperator) and operator is not operators.RayStepOperator:
             yield f"| `{name}` | {_link(operator.spec_class)} |"
-    yield "\n`@task.ray_train` takes those of `RayTrainOperator`, in which `params` is called `model_params`."
+    yield "\n`@task.ray_train` takes those of `RayTrainOperator`, in which `params` is called `model_params`;"
+    yield "`@task.ray` those of `RayJobOperator`, in which `resources` is called `ray_resources`."
     yield "`RayStepOperator(spec=…)` runs any kind of step. All take the fields of [every step](#every-step), and:\n"
     own = (
         name for name in _parameters(operators.RayStepOperator.__init__) if name not in (*StepSpec.model_fields, "fields")

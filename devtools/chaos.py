@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -12,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
-from plugin_core import FailureConfig, RunConfig, ScalingConfig, TrainSpec, run
+from plugin_core import FailureConfig, RayJobSpec, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
@@ -24,6 +25,10 @@ from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event
 
 EVERY = 3
+ROOT = Path(__file__).parents[1]
+#: What a step does: `devtools.loops.stepping` on Ray Train, or `devtools.jobs.stepping` as a function or a command.
+Work = Literal["training", "function", "command"]
+WORKS: tuple[Work, ...] = ("training", "function", "command")
 
 
 def spec_at(storage: Path | str, trail: Path, name: str = "run", **fields: Any) -> TrainSpec:
@@ -37,6 +42,24 @@ def spec_at(storage: Path | str, trail: Path, name: str = "run", **fields: Any) 
         train_loop_config=config,
         limits=Limits(**limits),
         run_config=RunConfig(name=name, storage_path=str(storage), **run_config),
+    )
+
+
+def work_at(work: Work, storage: Path | str, trail: Path, name: str = "run", **fields: Any) -> TrainSpec | RayJobSpec:
+    """`spec_at` with one worker, or a Ray job that does the same steps and saves after each."""
+    if work == "training":
+        return spec_at(storage, trail, name, scaling_config=ScalingConfig(num_workers=1), **fields)
+    config = {"steps": 12, "step_s": 0.3, **fields.pop("loop", {})}
+    arguments = {"trail": str(trail), "steps": config["steps"], "step_s": config["step_s"]}
+    line = shlex.join(["python", "-m", "devtools.jobs", *map(str, arguments.values())])
+    does: dict[str, Any] = {"command": f"cd {shlex.quote(str(ROOT))} && {line}"}
+    if work == "function":
+        does = {"function": "devtools.jobs:stepping", "arguments": arguments}
+    return RayJobSpec(
+        **does,
+        **{key: value for key, value in fields.items() if key != "limits"},
+        limits=Limits(**{"heartbeat_ttl_s": 6.0, **fields.get("limits", {})}),
+        run_config=RunConfig(name=name, storage_path=str(storage), failure_config=FailureConfig(max_failures=2)),
     )
 
 
@@ -86,7 +109,7 @@ def wait_until(true: Callable[[], Any], timeout_s: float = 600) -> Any:
 class Running:
     """A step that is run in a thread, as an engine's task process would; `events` is what it told."""
 
-    def __init__(self, spec: TrainSpec, cluster: Any):
+    def __init__(self, spec: TrainSpec | RayJobSpec, cluster: Any):
         self.spec = spec
         self.rundir = RunDir.of(spec)
         self.events: list[Event] = []
@@ -149,14 +172,16 @@ def counting_drivers(uri: str) -> Iterator[list[int]]:
 
 def nothing_left(uri: str, trail: Trail) -> bool:
     """No driver of the run lives, and no worker that ever wrote to its trail."""
-    pids = {entry["pid"] for rank in (0, 1) for entry in trail.entries(rank)}
-    return not drivers(uri) and not any(psutil.pid_exists(pid) and is_worker(pid) for pid in pids)
+    began = {(entry["pid"], entry.get("created")) for rank in (0, 1) for entry in trail.entries(rank)}
+    return not drivers(uri) and not any(is_worker(pid, created) for pid, created in began)
 
 
-def is_worker(pid: int) -> bool:
+def is_worker(pid: int, created: float | None = None) -> bool:
+    """Whether a process of the trail lives: by when it was `created`, or as a worker of Ray Train."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "RayTrainWorker" in " ".join(process.cmdline())
+        same = "RayTrainWorker" in " ".join(process.cmdline()) if created is None else process.create_time() == created
+        return process.status() != psutil.STATUS_ZOMBIE and same
     return False
 
 

@@ -1,7 +1,6 @@
 """Train loops for the chaos tests: each step is written down as it begins, so lost and repeated ones are countable."""
 
 import itertools
-import json
 import os
 import time
 from pathlib import Path
@@ -9,17 +8,8 @@ from typing import Any
 
 import ray.train
 
+from devtools.notes import note
 from devtools.steps import restore, save
-
-
-def note(trail: str, **entry: Any) -> None:
-    """Append a line to the trail; one `write` of a short line is atomic for O_APPEND."""
-    line = json.dumps({"pid": os.getpid(), "time": time.time(), **entry}) + "\n"
-    descriptor = os.open(trail, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
 
 
 def stepping(config: dict[str, Any]) -> None:

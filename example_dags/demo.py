@@ -60,6 +60,15 @@ def digits(airflow: AirflowServer) -> bool:
     return size <= 2048 and both and bool(evaluation["passed"]) and "train" in deferred
 
 
+def prepare(airflow: AirflowServer) -> bool:
+    results, _ = follow(airflow, "prepare")
+    if not results:
+        return False
+    data, evaluation, predicted = (results[task_id] for task_id in ("prepare", "evaluate", "batch_infer"))
+    print(f"prepared {data['rows']} rows; evaluate: {evaluation['metrics']}; predicted {predicted['rows']} rows")
+    return bool(evaluation["passed"]) and predicted["rows"] == evaluation["metrics"]["rows"]
+
+
 def tune_and_train(airflow: AirflowServer) -> bool:
     results, _ = follow(airflow, "tune_and_train")
     if not results:
@@ -119,6 +128,7 @@ def champion(airflow: AirflowServer) -> bool:
 
 EXAMPLES = {
     "digits": digits,
+    "prepare": prepare,
     "tune_and_train": tune_and_train,
     "loop": loop,
     "frameworks": frameworks,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from plugin_core.specs import Limits as Limits
     from plugin_core.specs import LocalTier as LocalTier
     from plugin_core.specs import MLflow as MLflow
+    from plugin_core.specs import RayJobSpec as RayJobSpec
     from plugin_core.specs import RetrainSpec as RetrainSpec
     from plugin_core.specs import RunConfig as RunConfig
     from plugin_core.specs import ScalingConfig as ScalingConfig
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from plugin_core.specs.results import BatchInferResult as BatchInferResult
     from plugin_core.specs.results import CheckpointRef as CheckpointRef
     from plugin_core.specs.results import EvaluationResult as EvaluationResult
+    from plugin_core.specs.results import RayJobResult as RayJobResult
     from plugin_core.specs.results import RetrainResult as RetrainResult
     from plugin_core.specs.results import RunRef as RunRef
     from plugin_core.specs.results import TrainResult as TrainResult
@@ -81,10 +83,11 @@ _PUBLIC = {
     "runs.plots": "plot",
     "runs.report_frame": "history",
     "specs": "BatchInferSpec CheckpointConfig Comet Comparison DatasetConfig EvaluateSpec Evaluation FailureConfig"
-    " Limits LocalTier MLflow RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig"
-    " TrainSpec TuneSpec WandB load_spec parse_spec",
+    " Limits LocalTier MLflow RayJobSpec RetrainSpec RunConfig ScalingConfig TensorBoard TensorflowConfig Threshold"
+    " TorchConfig TrainSpec TuneSpec WandB load_spec parse_spec",
     "specs.parse": "parse_result",
-    "specs.results": "BatchInferResult CheckpointRef EvaluationResult RetrainResult RunRef TrainResult TuneResult",
+    "specs.results": "BatchInferResult CheckpointRef EvaluationResult RayJobResult RetrainResult RunRef TrainResult"
+    " TuneResult",
     "supervisor.in_process": "execute",
     "supervisor.supervisor": "arun run",
 }

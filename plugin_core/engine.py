@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters.base import RayCluster as RayCluster
     from plugin_core.clusters.base import find_cluster as find_cluster
     from plugin_core.clusters.doctor import describe_cluster as describe_cluster
-    from plugin_core.clusters.kuberay import kuberay_from_json as kuberay_from_json
+    from plugin_core.clusters.kuberay_json import kuberay_from_json as kuberay_from_json
     from plugin_core.clusters.local_head import how_to_open as how_to_open
     from plugin_core.clusters.local_head_keeper import free_ports as free_ports
     from plugin_core.clusters.secrets import Secrets as Secrets
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from plugin_core.runs.spec_record import make_record as make_record
     from plugin_core.specs import BatchInferSpec as BatchInferSpec
     from plugin_core.specs import EvaluateSpec as EvaluateSpec
+    from plugin_core.specs import RayJobSpec as RayJobSpec
     from plugin_core.specs import RetrainSpec as RetrainSpec
     from plugin_core.specs import StepSpec as StepSpec
     from plugin_core.specs import TrainSpec as TrainSpec
@@ -49,9 +50,11 @@ if TYPE_CHECKING:
     from plugin_core.specs.fields import check_size as check_size
     from plugin_core.specs.outcomes import promoted as promoted
     from plugin_core.specs.parts import spec_datasets as spec_datasets
+    from plugin_core.specs.ray_job import call_arguments as call_arguments
     from plugin_core.specs.references import safe_link as safe_link
     from plugin_core.specs.results import BatchInferResult as BatchInferResult
     from plugin_core.specs.results import EvaluationResult as EvaluationResult
+    from plugin_core.specs.results import RayJobResult as RayJobResult
     from plugin_core.specs.results import RetrainResult as RetrainResult
     from plugin_core.specs.results import StepResult as StepResult
     from plugin_core.specs.results import TrainResult as TrainResult
@@ -80,7 +83,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "clusters.base": "Cluster LocalCluster RayCluster find_cluster",
     "clusters.doctor": "describe_cluster",
-    "clusters.kuberay": "kuberay_from_json",
+    "clusters.kuberay_json": "kuberay_from_json",
     "clusters.local_head": "how_to_open",
     "clusters.local_head_keeper": "free_ports",
     "clusters.secrets": "Secrets",
@@ -92,12 +95,13 @@ _PUBLIC = {
     "runs.directory": "RunDir run_name",
     "runs.history": "History",
     "runs.spec_record": "fields_fingerprint fingerprint make_record",
-    "specs": "BatchInferSpec EvaluateSpec RetrainSpec StepSpec TrainSpec TuneSpec as_spec",
+    "specs": "BatchInferSpec EvaluateSpec RayJobSpec RetrainSpec StepSpec TrainSpec TuneSpec as_spec",
     "specs.fields": "check_size",
     "specs.outcomes": "promoted",
     "specs.parts": "spec_datasets",
+    "specs.ray_job": "call_arguments",
     "specs.references": "safe_link",
-    "specs.results": "StepResult BatchInferResult EvaluationResult RetrainResult TrainResult TuneResult",
+    "specs.results": "StepResult BatchInferResult EvaluationResult RayJobResult RetrainResult TrainResult TuneResult",
     "specs.tracking": "Tracker",
     "storage.threads": "Threads in_background in_own_loop in_thread run_sync",
     "supervisor.events": "Event Line Log",

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from prefect_integration.blocks import RayCluster as RayCluster
     from prefect_integration.blocks import RayTrainJob as RayTrainJob
     from prefect_integration.blocks import RayTrainJobRun as RayTrainJobRun
+    from prefect_integration.decorators import ray_task as ray_task
     from prefect_integration.hooks import cancel_ray_jobs as cancel_ray_jobs
     from prefect_integration.hooks import report_ray_jobs as report_ray_jobs
     from prefect_integration.tasks import abatch_infer as abatch_infer
     from prefect_integration.tasks import aevaluate as aevaluate
+    from prefect_integration.tasks import aray_job as aray_job
     from prefect_integration.tasks import aretrain as aretrain
     from prefect_integration.tasks import arun_step as arun_step
     from prefect_integration.tasks import atrain as atrain
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from prefect_integration.tasks import batch_infer as batch_infer
     from prefect_integration.tasks import evaluate as evaluate
     from prefect_integration.tasks import promote as promote
+    from prefect_integration.tasks import ray_job as ray_job
     from prefect_integration.tasks import retrain as retrain
     from prefect_integration.tasks import rollback as rollback
     from prefect_integration.tasks import run_step as run_step
@@ -38,7 +41,8 @@ _PUBLIC = {
     "automations": "create_recovery_automations",
     "blocks": "RayCluster RayTrainJob RayTrainJobRun",
     "hooks": "cancel_ray_jobs report_ray_jobs",
-    "tasks": "abatch_infer aevaluate aretrain arun_step atrain atune batch_infer evaluate promote retrain"
+    "decorators": "ray_task",
+    "tasks": "abatch_infer aevaluate aray_job aretrain arun_step atrain atune batch_infer evaluate promote ray_job retrain"
     " rollback run_step train tune",
 }
 __all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

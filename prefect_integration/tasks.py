@@ -7,7 +7,7 @@ cancels the run when Prefect cancels, and does not retry errors that a retry can
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
@@ -24,6 +24,8 @@ from plugin_core.engine import (
     EvaluateSpec,
     EvaluationResult,
     ModelVersion,
+    RayJobResult,
+    RayJobSpec,
     RayTrainWorkflowsError,
     RetrainResult,
     RetrainSpec,
@@ -56,17 +58,22 @@ def retry_makes_sense(task: Task[..., Any], task_run: TaskRun, state: State[Any]
 def result_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     """Cache key for the same step in the same flow run: its run name and what it computes, without the cluster. Outside a
     flow nothing is cached; the run directory has the result."""
+    return key_of(context, lambda: as_spec(parameters["spec"], StepSpec), parameters.get("key"))
+
+
+def key_of(context: TaskRunContext, make: Callable[[], StepSpec], key: str | None) -> str | None:
+    """The cache key of the step that `make` returns. None if it raises one of our errors, which the task itself raises."""
     call = Call.here()
     if not call.flow_runs:
         return f"raytrain-{context.task_run.id}"
     try:
-        spec = as_spec(parameters["spec"], StepSpec)
+        spec = make()
         # `Step` makes its own record: this call ends before the task begins, and knows no cluster, whose `runtime_env` the
         # step's spec includes. One takes about 20 ms
         record, _, _ = make_record(spec)
-        step = [call.root, run_name_of(spec, record, parameters.get("key"), call), fingerprint(record)]
+        step = [call.root, run_name_of(spec, record, key, call), fingerprint(record)]
     except RayTrainWorkflowsError:
-        return None  # the task itself raises it
+        return None
     return f"raytrain-{hashlib.sha256(repr(step).encode()).hexdigest()[:32]}"
 
 
@@ -79,9 +86,9 @@ def move_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     return f"raytrain-move-{hash_objects(str(call.root), call.path, context.task.name, parameters, raise_on_failure=True)}"
 
 
-_KEPT: dict[str, Any] = {"retry_condition_fn": retry_makes_sense, "persist_result": True, "result_serializer": "json"}
-_OPTIONS: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(result_key)}
-_MOVE: dict[str, Any] = {**_KEPT, "cache_policy": CachePolicy.from_cache_key_fn(move_key)}
+KEPT: dict[str, Any] = {"retry_condition_fn": retry_makes_sense, "persist_result": True, "result_serializer": "json"}
+_OPTIONS: dict[str, Any] = {**KEPT, "cache_policy": CachePolicy.from_cache_key_fn(result_key)}
+_MOVE: dict[str, Any] = {**KEPT, "cache_policy": CachePolicy.from_cache_key_fn(move_key)}
 
 
 @task(name="run_step", **_OPTIONS)
@@ -137,6 +144,12 @@ def batch_infer(
     return cast(BatchInferResult, _run(spec, BatchInferSpec, cluster, key))
 
 
+@task(name="ray_job", **_OPTIONS)
+def ray_job(spec: RayJobSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> RayJobResult:
+    """Run a function or a command on the cluster; the result's `load()` returns what the function returned."""
+    return cast(RayJobResult, _run(spec, RayJobSpec, cluster, key))
+
+
 @task(name="train", **_OPTIONS)
 async def atrain(
     spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
@@ -173,6 +186,14 @@ async def abatch_infer(
 ) -> BatchInferResult:
     """Async version of `batch_infer`."""
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
+
+
+@task(name="ray_job", **_OPTIONS)
+async def aray_job(
+    spec: RayJobSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
+) -> RayJobResult:
+    """Async version of `ray_job`."""
+    return cast(RayJobResult, await _arun(spec, RayJobSpec, cluster, key))
 
 
 @task(name="promote", **_MOVE)

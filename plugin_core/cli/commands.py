@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from plugin_core.cli import clusters, data, history, ledger, logs, rehearse, runs, steps, timeline, upkeep
+from plugin_core.cli import clusters, data, history, job, ledger, logs, rehearse, runs, steps, timeline, upkeep
 from plugin_core.cli.exit_codes import epilog
 from plugin_core.cli.output import err
 from plugin_core.errors import RayTrainWorkflowsError
@@ -24,6 +24,7 @@ app = typer.Typer(
 for command in (
     *(
         steps.run,
+        job.job,
         rehearse.rehearse,
         data.data,
         runs.ls,

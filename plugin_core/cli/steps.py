@@ -1,17 +1,20 @@
-"""`raytrain run|cancel`: commands that need a run's cluster."""
+"""`raytrain run|cancel`, and what follows a run: commands that need a run's cluster."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plugin_core.cli.clusters import Address, Token, cluster_at
 from plugin_core.cli.output import Json, answer, err, print_json
 from plugin_core.cli.places import RunArgument, Storage, open_run
+
+if TYPE_CHECKING:
+    from plugin_core.specs import StepSpec
 
 
 def run(
@@ -24,12 +27,17 @@ def run(
 ) -> None:
     """Run a step to its result, printed as JSON. Under a name that already exists: attach to the run, resume it, or return
     its result. Ctrl-C detaches; the run goes on."""
-    from plugin_core.runs.directory import RunDir, run_name
+    from plugin_core.runs.directory import run_name
     from plugin_core.specs import load_spec
-    from plugin_core.supervisor.supervisor import run as run_spec
 
     spec = load_spec(spec_file)
-    spec = spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage)
+    follow(spec.with_name(name or spec.run_config.name or run_name(spec_file.stem), storage), address, token, quiet)
+
+
+def follow(spec: StepSpec, address: str | None, token: str | None, quiet: bool) -> None:
+    """Run a step to its result and print that; exit with 130 after Ctrl-C."""
+    from plugin_core.runs.directory import RunDir
+    from plugin_core.supervisor.supervisor import run as run_spec
 
     try:
         result = run_spec(spec, cluster_at(address, token), progress=not quiet)

@@ -25,6 +25,7 @@ from plugin_core.specs.evaluate import Threshold as Threshold
 from plugin_core.specs.parse import as_spec as as_spec
 from plugin_core.specs.parse import load_spec as load_spec
 from plugin_core.specs.parse import parse_spec as parse_spec
+from plugin_core.specs.ray_job import RayJobSpec as RayJobSpec
 from plugin_core.specs.retrain import RetrainSpec as RetrainSpec
 from plugin_core.specs.step import StepSpec as StepSpec
 from plugin_core.specs.tracking import Comet as Comet

@@ -73,6 +73,15 @@ def batch_infer(spec: Any, result: Any) -> list[str]:
     return [f"predicted: {result.rows} row{'s' * (result.rows != 1)}", f"output ({result.format}): {result.output}"]
 
 
+def ray_job(spec: Any, result: Any) -> list[str]:
+    if spec.command is not None:
+        return ["finished: the command exited with 0"]
+    if result.value_uri is not None:
+        return ["finished", f"returned: {result.value_uri}"]
+    returned = metrics(result.value) if isinstance(result.value, Mapping) else _short(result.value)
+    return ["finished" if result.value is None else f"finished: returned {returned or 'an empty mapping'}"]
+
+
 def retrain(spec: Any, result: Any) -> list[str]:
     version = f"version {result.champion}"
     reason = result.reason.replace("the other's", f"{version}'s")

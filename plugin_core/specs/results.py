@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from plugin_core.errors import StorageError
 from plugin_core.specs.json_values import RESULT, TEXT, also, json_safe
 from plugin_core.storage.location import Location, normalise
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMA = 1
 #: Bytes of JSON. A reference passes through an engine's database; anything beyond this stays in result.json only.
 REFERENCE_BYTES = 2048
+#: Where a run directory keeps a returned value that is too large for a reference, and the most bytes of it.
+VALUE, VALUE_BYTES = (".step", "value.json"), 1 << 20
 
 
 def _public(name: str) -> Any:
@@ -312,3 +315,27 @@ class RetrainResult(_Trained):
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         return cls(run=run, metrics=metrics, outcome="promoted", reason="as played", champion=1)
+
+
+class RayJobResult(StepResult):
+    """`value`: what the function returned, None for a command. Where it is too large to pass on, it is the JSON file
+    `value_uri` instead, and `load()` reads it. `output`: a folder for the files of the step (`plugin_core.loops.step`).
+    `metrics`: the numbers at the top of a returned mapping."""
+
+    kind: Literal["ray_job"] = "ray_job"
+    value: Any = None
+    value_uri: str | None = None
+    output: str = ""
+
+    def load(self) -> Any:
+        """What the function returned, from storage if need be. Raises StorageError."""
+        if self.value_uri is None:
+            return self.value
+        data = Location.of(self.run.uri).child(*VALUE).read(VALUE_BYTES)
+        if data is None:
+            raise StorageError(f"{self.value_uri} is missing: the value that the function returned")
+        return json.loads(data)
+
+    @classmethod
+    def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
+        return cls(run=run, metrics=metrics, output=Location.of(run.uri).child("output").uri)

@@ -20,9 +20,11 @@ from plugin_core.specs import outcomes
 from plugin_core.specs.batch_infer import BatchInferSpec
 from plugin_core.specs.evaluate import EvaluateSpec
 from plugin_core.specs.function_field import REFERENCE
+from plugin_core.specs.ray_job import RayJobSpec
 from plugin_core.specs.results import (
     BatchInferResult,
     EvaluationResult,
+    RayJobResult,
     RetrainResult,
     StepResult,
     TrainResult,
@@ -115,3 +117,4 @@ declare(
         words=outcomes.retrain,
     )
 )
+declare(StepKind(RayJobSpec, RayJobResult, "plugin_core.driver.ray_job.step:run", words=outcomes.ray_job))

@@ -51,7 +51,8 @@ def markdown_report(rundir: RunDir, result: StepResult | None, history: History)
         if (checkpoint := getattr(result, name, None)) is not None:
             rows[name.replace("_", " ")] = markdown_code(checkpoint.uri)
     if output := getattr(result, "output", None):
-        rows["output"] = f"{markdown_code(output)}, {getattr(result, 'rows', 0)} rows"
+        count = getattr(result, "rows", None)
+        rows["output"] = markdown_code(output) + (f", {count} rows" if count is not None else "")
     if isinstance(result, TuneResult):
         rows["trials"] = _cell(", ".join(f"{count} {status}" for status, count in result.trials.items() if count))
         rows |= {"best": markdown_code(result.best_config), "table of trials": markdown_code(result.table)}

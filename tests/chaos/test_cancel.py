@@ -1,5 +1,6 @@
 """Cancel, in every phase of a run, twice at once, and while nobody can reach the cluster."""
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from devtools.chaos import Proxy, Running, Trail, drivers, nothing_left, spec_at, wait_until
+from devtools.chaos import WORKS, Proxy, Running, Trail, Work, drivers, nothing_left, spec_at, wait_until, work_at
 from plugin_core import LocalCluster, RayCluster, ScalingConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import StepCancelledError
@@ -18,20 +19,29 @@ ONE = ScalingConfig(num_workers=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["pending", "starting", "training", "uploading"])
-def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str) -> None:
+@pytest.mark.parametrize(
+    ("phase", "work"),
+    [*itertools.product(["pending", "starting", "training"], WORKS), ("uploading", "training")],
+)
+def test_cancel(tmp_path: Path, trail: Trail, cluster: LocalCluster, phase: str, work: Work) -> None:
     """Twice at once; when it returns nothing of the run is alive, and a later call continues where it was."""
     # a server that takes the connection and does not answer: the job is pending until it is closed, which Ray waits for
     with socket.create_server(("127.0.0.1", 0)) as server:
         code = {"working_dir": f"https://127.0.0.1:{server.getsockname()[1]}/code.zip"}
-        cancel_in(phase, tmp_path, trail, cluster, code if phase == "pending" else {}, server)
+        cancel_in(phase, work, tmp_path, trail, cluster, code if phase == "pending" else {}, server)
 
 
 def cancel_in(
-    phase: str, tmp_path: Path, trail: Trail, cluster: LocalCluster, runtime_env: dict[str, Any], server: socket.socket
+    phase: str,
+    work: Work,
+    tmp_path: Path,
+    trail: Trail,
+    cluster: LocalCluster,
+    runtime_env: dict[str, Any],
+    server: socket.socket,
 ) -> None:
     loop = {"steps": 200 if phase != "uploading" else 6, "bytes": 2**28 if phase == "uploading" else 0}
-    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop=loop, runtime_env=runtime_env)
+    spec = work_at(work, tmp_path, trail.file, loop=loop, runtime_env=runtime_env)
     running = Running(spec, cluster)
     wait_until(lambda: running.rundir.receipts() == [1])
     download = server.accept()[0] if phase == "pending" else None
@@ -78,12 +88,13 @@ def test_cancel_after_the_end(tmp_path: Path, trail: Trail, cluster: LocalCluste
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("work", WORKS)
 def test_the_driver_obeys_a_cancel_while_the_api_is_away(
-    tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy]
+    tmp_path: Path, trail: Trail, head: Head, proxy: Callable[[str], Proxy], work: Work
 ) -> None:
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
-    running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 500}), cluster)
+    running = Running(work_at(work, tmp_path, trail.file, loop={"steps": 500}), cluster)
     trail.wait_for(3)
     gate.set(500)
     assert run_sync(acancel(running.rundir, cluster)) == "cancelled"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devtools.chaos import Running, Trail, drivers, kill, nothing_left, spec_at, wait_until
-from devtools.loops import note
+from devtools.notes import note
 from devtools.ray_heads import OwnHead
 from plugin_core import LocalCluster
 from plugin_core.errors import GaveUpError, UserCodeError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from devtools.chaos import Running, Trail, drivers, nothing_left, spec_at, wait_until
+from devtools.chaos import WORKS, Running, Trail, Work, drivers, nothing_left, spec_at, wait_until, work_at
 from plugin_core import FailureConfig, LocalCluster, RayCluster, ScalingConfig
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import InfrastructureError, StepTimeoutError, UserCodeError
@@ -72,8 +72,11 @@ def test_resources_that_never_come_are_named(tmp_path: Path, trail: Trail, head:
 
 
 @pytest.mark.slow
-def test_the_deadline_holds_when_the_orchestrator_is_gone(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
-    spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 600}, limits={"timeout_s": 14.0})
+@pytest.mark.parametrize("work", WORKS)
+def test_the_deadline_holds_when_the_orchestrator_is_gone(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, work: Work
+) -> None:
+    spec = work_at(work, tmp_path, trail.file, loop={"steps": 600}, limits={"timeout_s": 14.0})
     rundir = run_sync(prepare(spec, cluster))
     run_sync(Supervisor(rundir, cluster).submit())
     wait_until(lambda: rundir.end(1))

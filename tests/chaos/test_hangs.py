@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from devtools.chaos import Proxy, Running, Trail, kill, spec_at, wait_until
-from devtools.loops import note
+from devtools.notes import note
 from devtools.servers import s3_endpoint
 from plugin_core import LocalCluster
 from plugin_core.runs.journal import JournalReader

@@ -7,8 +7,10 @@ import pytest
 
 from devtools.chaos import (
     EVERY,
+    WORKS,
     Running,
     Trail,
+    Work,
     counting_drivers,
     drivers,
     kill,
@@ -16,6 +18,7 @@ from devtools.chaos import (
     nothing_left,
     spec_at,
     wait_until,
+    work_at,
 )
 from devtools.ray_heads import OwnHead
 from devtools.servers import environment
@@ -63,11 +66,12 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
-def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail) -> None:
+@pytest.mark.parametrize("work", ["training", *(pytest.param(work, marks=pytest.mark.slow) for work in WORKS[1:])])
+def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail, work: Work) -> None:
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
         cluster = LocalCluster(num_cpus=2)
-        running = Running(spec_at(tmp_path, trail.file, scaling_config=ScalingConfig(num_workers=1)), cluster)
+        running = Running(work_at(work, tmp_path, trail.file), cluster)
         try:
             trail.wait_for(5)
             first = kill_head()
@@ -77,8 +81,30 @@ def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail
             assert second.mark != first.mark
         finally:
             local_head.stop()
-    assert result.metrics["total"] == sum(range(12))
+    assert result.metrics.get("total") == (None if work == "command" else sum(range(12)))
     assert result.run.attempt == 2
-    trail.check(12, kills=1)
+    trail.check(12, kills=1, every=EVERY if work == "training" else 1)
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
-    assert trail.repeated() <= EVERY
+
+
+@pytest.mark.parametrize("work", ["function", pytest.param("command", marks=pytest.mark.slow)])
+def test_the_process_of_a_job_and_its_driver_are_killed(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, work: Work
+) -> None:
+    """The process is started again within the attempt, the driver's death begins a new one; each goes on from what was
+    saved."""
+    spec = work_at(work, tmp_path, trail.file, loop={"steps": 15}, limits={"heartbeat_ttl_s": 60.0})
+    with counting_drivers(str(tmp_path / "run")):
+        running = Running(spec, cluster)
+        kill(trail.wait_for(4)["pid"])
+        trail.wait_for_process(2)
+        trail.wait_for(8)
+        (driver,) = drivers(running.rundir.uri)
+        kill(driver)
+        trail.wait_for_process(3)
+        result = running.result()
+    assert result.run.attempt == 2
+    assert result.value == (None if work == "command" else {"step": 14, "total": sum(range(15))})
+    trail.check(15, kills=2, every=1)
+    assert len({entry["pid"] for entry in trail.entries()}) == 3
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))

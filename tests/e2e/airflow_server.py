@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,9 +16,30 @@ from airflow_provider.testing import AirflowServer
 from devtools.chaos import Proxy
 from devtools.servers import variable_of
 from plugin_core.clusters.local_head import Head
+from tests.support.fake_kubernetes import FakeKubernetes
+
+
+def dags_of_the_migration() -> str:
+    """The DAGs of docs/migrate-astro-provider-ray.md, in one file."""
+    text = (ROOT / "docs" / "migrate-astro-provider-ray.md").read_text()
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
 
 DAGS = Path(__file__).parent / "airflow_dags"
 ROOT = Path(__file__).parents[2]
+#: What the published example DAGs run, with a Ray task of its own.
+SCRIPT = """
+import ray
+
+
+@ray.remote
+def greet():
+    return "hello world"
+
+
+ray.init()
+print(ray.get(greet.remote()))
+"""
 
 
 def dag_of_the_docs(name: str) -> str:
@@ -45,14 +67,29 @@ def gate(head: Head) -> Iterator[Proxy]:
 
 
 @pytest.fixture(scope="package")
-def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
+def kubernetes(tmp_path_factory: pytest.TempPathFactory, head: Head) -> Iterator[FakeKubernetes]:
+    """A fake of Kubernetes; the Ray behind each of its clusters is the tests' head."""
+    with FakeKubernetes(tmp_path_factory.mktemp("kubernetes"), token=head.token) as fake:
+        yield fake
+
+
+@pytest.fixture(scope="package")
+def airflow(folder: Path, head: Head, gate: Proxy, kubernetes: FakeKubernetes) -> Iterator[AirflowServer]:
     def connection(conn_type: str, port: int | None, password: str) -> str:
         return json.dumps({"conn_type": conn_type, "host": "127.0.0.1", "port": port, "password": password})
+
+    def on_kubernetes(name: str, **more: str) -> str:
+        place = {"kubeconfig": str(kubernetes.kubeconfig), "address": head.address, "python": sys.executable}
+        kuberay = {"name": name, "settings": {"image": "registry/work:1"}, **place, **more}
+        return json.dumps({"conn_type": "rayjobs", "extra": {"kuberay": kuberay}})
 
     shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(DAGS.parent / "same_spec.yaml", folder)
     shutil.copy(ROOT / "example_dags" / "retrain.py", folder / "dags")
     (folder / "dags" / "smallest.py").write_text(dag_of_the_docs("smallest"))
+    (folder / "dags" / "migrated.py").write_text(dags_of_the_migration())
+    (folder / "ray_scripts").mkdir()
+    (folder / "ray_scripts" / "script.py").write_text(SCRIPT)
     port = urlsplit(head.address).port
     variables = {
         "TEST_FOLDER": str(folder),
@@ -63,6 +100,10 @@ def airflow(folder: Path, head: Head, gate: Proxy) -> Iterator[AirflowServer]:
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+        "RAY_SCRIPTS": str(folder / "ray_scripts"),
+        "AIRFLOW_CONN_RAY_CONN": connection("rayjobs", port, head.token),
+        "AIRFLOW_CONN_RAY_ON_KUBERNETES": on_kubernetes("migrated"),
+        "AIRFLOW_CONN_RAY_SHARED": on_kubernetes("shared", share="workflow"),
         "AIRFLOW_CONN_PROXIED": connection("rayjobs", gate.port, head.token),
         "AIRFLOW_CONN_WRONG_TOKEN": connection("rayjobs", port, "wrong"),
         "AIRFLOW_CONN_A_WEB_SERVER": connection("http", port, head.token),

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import sys
 import threading
 from pathlib import Path
@@ -16,7 +17,18 @@ from pydantic import SecretStr
 
 from devtools import steps
 from example_flows.tables import write_tables
-from plugin_core import BatchInferSpec, EvaluateSpec, FailureConfig, RunConfig, ScalingConfig, Threshold, TrainSpec
+from plugin_core import (
+    BatchInferSpec,
+    EvaluateSpec,
+    FailureConfig,
+    KubeRayCluster,
+    KubeRaySettings,
+    RayJobSpec,
+    RunConfig,
+    ScalingConfig,
+    Threshold,
+    TrainSpec,
+)
 from plugin_core.errors import ClusterUnreachableError
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.supervisor import Supervisor
@@ -27,6 +39,8 @@ from prefect_integration import (
     batch_infer,
     cancel_ray_jobs,
     evaluate,
+    ray_job,
+    ray_task,
     report_ray_jobs,
     train,
 )
@@ -206,6 +220,29 @@ def on_a_block(storage: str) -> None:
     run.wait_for_completion()
     assert run.fetch_result().metrics["epoch"] == trained.metrics["epoch"] == 2
     assert run.cancel() == "finished"
+
+
+def double(numbers: list[int]) -> list[int]:
+    return [2 * number for number in numbers]
+
+
+@flow(retries=1)
+def jobs(storage: str) -> None:
+    """A function and a command; fails once after the first, so that its retry calls it again."""
+    config = RunConfig(storage_path=storage)
+    twice = ray_task(double, key="double", run_config=config)([1, 2])
+    if FlowRunContext.get().flow_run.run_count == 1:
+        raise RuntimeError("the flow fails once")
+    ray_job(RayJobSpec(command=["echo", str(sum(twice))], run_config=config), key="say")
+
+
+@flow
+def shared(storage: str, cluster: str) -> None:
+    """Two steps on one cluster, which the end of the flow run deletes."""
+    place = KubeRayCluster(**json.loads(cluster), settings=KubeRaySettings(image="registry/work:1"), share="workflow")
+    on_it = {"cluster": place, "run_config": RunConfig(storage_path=storage)}
+    first = ray_task(double, key="first", **on_it)([1])
+    assert ray_task(double, key="second", **on_it)(first) == [4]
 
 
 SERVED = (direct, submitted, mapped, awaited, in_a_subflow, hooked, suspended)

@@ -229,6 +229,20 @@ TUNE: dict[str, list[Given]] = {
     "stop": v.CONFIG[:-3],
     "stop.loss": v.NUMBER,
 }
+OWN_PROCESS = {
+    "num_cpus": v.AMOUNT,
+    "num_gpus": v.AMOUNT,
+    "resources": v.RESOURCES,
+    "task_resources": v.RESOURCES,
+}
+JOB: dict[str, list[Given]] = {
+    "function": v.FUNCTION,
+    "arguments": v.MAPPING,
+    "arguments.size": v.PLAIN,
+    "resources.memory": v.AMOUNT,
+    **OWN_PROCESS,
+}
+COMMAND: dict[str, list[Given]] = {"command": v.COMMAND, **OWN_PROCESS}
 RETRAIN: dict[str, list[Given]] = {
     "model": v.MODEL_NAME,
     "alias": v.MODEL_NAME,

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.fuzz.fields import (
+    COMMAND,
     DEEPSPEED,
     EVALUATE,
     INFER,
+    JOB,
     JUDGING,
     PREDICTING,
     RETRAIN,
@@ -150,10 +152,26 @@ BASES = [
         {**{"kind": "retrain", **_RUN, "model": "m", "alias": "champion", "train": _LOOP}, "evaluate": _GATE},
         {**RETRAIN, **{f"evaluate.{name}": JUDGING[name] for name in ("must_beat", "thresholds", "config", "num_gpus")}},
     ),
+    Base(
+        "job",
+        {
+            **{"kind": "ray_job", **_RUN, "function": "a:b", "arguments": {"size": 1}, "resources": {"memory": 1e9}},
+            **{"task_resources": {"CPU": 2.0}},
+        },
+        JOB,
+    ),
+    Base("command", {"kind": "ray_job", **_RUN, "command": ["python", "x.py"], "num_gpus": 1}, COMMAND),
 ]
 
 
-_KINDS = {"evaluate": "evaluate", "infer": "batch_infer", "tune": "tune", "retrain": "retrain"}
+_KINDS = {
+    "evaluate": "evaluate",
+    "infer": "batch_infer",
+    "tune": "tune",
+    "retrain": "retrain",
+    "job": "ray_job",
+    "command": "ray_job",
+}
 
 
 @dataclass(frozen=True)
@@ -168,9 +186,7 @@ class Mutation:
     @property
     def kind(self) -> str:
         """Of the spec, whatever the mutation says."""
-        return {"evaluate": "evaluate", "infer": "batch_infer", "tune": "tune", "retrain": "retrain"}.get(
-            self.base, "train"
-        )
+        return _KINDS.get(self.base, "train")
 
     @property
     def name(self) -> str:

@@ -124,6 +124,19 @@ FUNCTION = [
     *_wrong(a_name="loop", empty="", a_number=5, a_flag=True, a_path="../a:b", two="a:b:c", spaces="a b:c", half="a:"),
     *_wrong(a_command="a:b; touch x", nul="a:b\0", surrogate="\ud800:b", a_list=["a:b"], call="os:system('x')"),
 ]
+COMMAND = [
+    *NOTHING,
+    *_wrong(empty="", blank=" ", no_program=[], an_empty_program=["", "x"], a_number=5, a_flag=True, numbers=["a", 1]),
+    *_wrong(nul=["a", "b\0"], surrogate="a\ud800", endless="x" * 1_000_000, a_mapping={"a": "b"}, a_set={"a"}),
+    *_fine("a command", "python x.py", ["python", "-c", "print(1)"], ["日本", ""]),
+]
+RESOURCES = [
+    *NOTHING,
+    *_wrong(
+        negative={"tpu": -1}, text={"tpu": "1"}, nan={"tpu": math.nan}, a_flag={"tpu": True}, a_list=["tpu"], blank={" ": 1}
+    ),
+    *_fine("resources", {}, {"tpu": 0.5}),
+]
 FUNCTIONS = [*NOTHING, *_wrong(text="a:b", a_number=5, a_mapping={"a": "b:c"}, a_name=["loop"], numbers=[1], a_set={"a:b"})]
 TRAIN_LOOP = [*FUNCTION, *(given for given in NOTHING if given.name == "a class")]
 PLACE = [

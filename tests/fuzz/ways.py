@@ -81,8 +81,9 @@ _OPERATORS = {
     "batch_infer": "RayBatchInferOperator",
     "tune": "RayTuneOperator",
     "retrain": "RayRetrainOperator",
+    "ray_job": "RayJobOperator",
 }
-_TASKS = ("train", "evaluate", "batch_infer", "tune", "retrain")
+_TASKS = ("train", "evaluate", "batch_infer", "tune", "retrain", "ray_job")
 
 
 def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
@@ -106,11 +107,11 @@ def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
 
 
 def _by_prefect(kind: str, data: dict[Any, Any]) -> None:
-    from plugin_core.specs import BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec
+    from plugin_core.specs import BatchInferSpec, EvaluateSpec, RayJobSpec, RetrainSpec, TrainSpec, TuneSpec
     from prefect_integration.identity import Call, named
     from prefect_integration.step import Step
 
-    accepted = dict(zip(_TASKS, (TrainSpec, EvaluateSpec, BatchInferSpec, TuneSpec, RetrainSpec), strict=True))
+    accepted = dict(zip(_TASKS, (TrainSpec, EvaluateSpec, BatchInferSpec, TuneSpec, RetrainSpec, RayJobSpec), strict=True))
     step = Step(data, accepted[kind], None, None, logging.getLogger("fuzz"))
     named(step._given, None, Call())
 

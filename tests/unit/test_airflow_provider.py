@@ -31,6 +31,7 @@ from airflow_provider.operators import (
     PromoteModelOperator,
     RayBatchInferOperator,
     RayEvaluateOperator,
+    RayJobOperator,
     RayRetrainOperator,
     RayStepOperator,
     RayTrainOperator,
@@ -83,12 +84,13 @@ def test_airflow_loads_the_listener_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "operator", [RayTrainOperator, RayTuneOperator, RayEvaluateOperator, RayBatchInferOperator, RayRetrainOperator]
+    "operator",
+    [RayTrainOperator, RayTuneOperator, RayEvaluateOperator, RayBatchInferOperator, RayRetrainOperator, RayJobOperator],
 )
 def test_an_operator_takes_the_fields_of_its_spec(operator: type[RayStepOperator]) -> None:
     own = {name for name in inspect.signature(operator.__init__).parameters if name not in ("self", "kwargs")}
     shared = set(inspect.signature(RayStepOperator.__init__).parameters) & set(StepSpec.model_fields)
-    taken = {"params" if name == "model_params" else name for name in own | shared}
+    taken = {{"model_params": "params", "ray_resources": "resources"}.get(name, name) for name in own | shared}
     assert taken == set(operator.spec_class.model_fields) - {"kind"}
 
 
@@ -127,7 +129,7 @@ def test_a_cleared_old_dag_run_keeps_the_champion_and_succeeds(
         name="m", version=2, checkpoint="/c", kept="the champion of m stays version 2: the new one is old"
     )
     given: dict[str, Any] = {}
-    monkeypatch.setattr("airflow_provider.operators.promote", lambda *args, **options: given.update(options) or champion)
+    monkeypatch.setattr("airflow_provider.promote.promote", lambda *args, **options: given.update(options) or champion)
     operator = PromoteModelOperator(task_id="promote", result="/x", name="m", allow_older=True)
     assert operator.execute({"ti": task_instance(task_id="promote")})["version"] == 2
     assert champion.kept in capsys.readouterr().out

@@ -65,13 +65,15 @@ def test_a_promotion_in_words() -> None:
     ("retrain", {"outcome": "skipped", "reason": "the data is that of version 2", "champion": 0},
      "skipped: the data is that of version 2"),
     ("batch_infer", {"output": "/out", "rows": 1200}, "predicted: 1200 rows"),
+    ("ray_job", {"value": {"rows": 3, "path": "/out"}}, "finished: returned rows=3 path=/out"),
+    ("ray_job", {"value": None}, "finished"),
     ("tune", {"best": {"run": {"uri": "/r", "name": "t"}}, "best_config": {"lr": 0.1}, "table": "/t",
               "metrics": {"loss": 0.5}, "trials": {"finished": 3, "failed": 1}},
      "found: the best trial with loss=0.5: lr=0.1"),
 ])  # fmt: skip
 def test_every_kind_of_step_says_how_it_ended(kind: str, fields: dict[str, Any], first: str) -> None:
     class Spec:
-        alias, metric = "champion", "loss"
+        alias, metric, command = "champion", "loss", None
 
     declared = step_kind(kind)
     assert declared.words(Spec(), declared.result(run=RunRef(uri="/r", name="r"), **fields))[0] == first

@@ -8,7 +8,7 @@ from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools import ValidationError, validate
 
-from plugin_core import BatchInferSpec, EvaluateSpec, RetrainSpec, TrainSpec, TuneSpec
+from plugin_core import BatchInferSpec, EvaluateSpec, RayJobSpec, RetrainSpec, TrainSpec, TuneSpec
 from plugin_core.specs import StepSpec
 
 RESULT = {"kind": "train", "run": {"uri": "/r", "name": "r", "attempt": 1}, "checkpoint": {"uri": "/c"}}
@@ -30,6 +30,8 @@ GIVEN: list[tuple[type[StepSpec], dict[str, Any]]] = [
     ),
     (EvaluateSpec, {**JUDGED, "checkpoint": RESULT, "compare_to": "/c", "must_beat": ["f1"]}),
     (BatchInferSpec, {"predictor": "a:b", "dataset": "x.csv", "checkpoint": RESULT}),
+    (RayJobSpec, {"command": ["python", "x.py"]}),
+    (RayJobSpec, {"function": "a:b", "arguments": {"day": 1}, "task_resources": {"CPU": 2}}),
     (RetrainSpec, {"model": "m", "train": TRAIN, "evaluate": {**JUDGED, "thresholds": {"f1": {"min": 0.5}}}}),
 ]
 

@@ -58,7 +58,10 @@ BAD = {
         {"scaling_config": {"resources_per_worker": {"CPU": -1}}},
         "scaling_config.resources_per_worker.CPU: got -1",
     ),
-    "unknown kind": ({"kind": "trane"}, "kind: got 'trane'; expected one of train, tune, evaluate, batch_infer, retrain"),
+    "unknown kind": (
+        {"kind": "trane"},
+        "kind: got 'trane'; expected one of train, tune, evaluate, batch_infer, retrain, ray_job",
+    ),
     "negative time": ({"limits": {"timeout_s": -1}}, "limits.timeout_s: got -1; expected a value greater"),
 }
 

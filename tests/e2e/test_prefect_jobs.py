@@ -1,0 +1,47 @@
+"""Functions and commands as Prefect tasks, and a cluster that the steps of a flow run share."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import SyncPrefectClient
+
+from plugin_core import RayJobResult
+from plugin_core.clusters.local_head import Head
+from tests.e2e.test_prefect import Flows, eventually
+from tests.support.fake_kubernetes import FakeKubernetes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def own_flows(client: SyncPrefectClient, tmp_path: Path) -> Flows:
+    return Flows(client, tmp_path)
+
+
+def log(flows: Flows, name: str) -> str:
+    return (flows.folder / f"{name}.log").read_text()[-5000:]
+
+
+def test_a_function_returns_its_value_and_a_retried_flow_gets_it_again(own_flows: Flows) -> None:
+    assert own_flows.start("jobs").wait(timeout=600) == 0, log(own_flows, "jobs")
+    eventually(lambda: [task.state_name for task in own_flows.tasks("jobs")], ["Completed", "Cached", "Completed"])
+    first, again, said = (task.state.result() for task in own_flows.tasks("jobs"))
+    assert first == again == [2, 4]
+    assert isinstance(said, RayJobResult)
+    assert own_flows.rundir("jobs", "double").receipts() == [1]
+    assert [task.name.partition("-")[0] for task in own_flows.tasks("jobs")] == ["double", "double", "ray_job"]
+
+
+def test_the_steps_of_a_flow_run_share_a_cluster_which_its_end_deletes(
+    own_flows: Flows, head: Head, tmp_path: Path
+) -> None:
+    with FakeKubernetes(tmp_path, token=head.token) as kubernetes:
+        place = {"kubeconfig": str(kubernetes.kubeconfig), "address": head.address, "python": sys.executable}
+        assert own_flows.start("shared", "", json.dumps({"name": "flow", **place})).wait(timeout=600) == 0, log(
+            own_flows, "shared"
+        )
+        made = kubernetes.methods()
+        assert (made.count("POST"), made.count("DELETE")) == (1, 1)
+        assert made[-1] == "DELETE"
