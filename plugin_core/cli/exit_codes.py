@@ -8,7 +8,7 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     1: ("any other error", "a mistake in raytrain itself; please report it"),
     2: (
         "SpecError, InfeasibleError, PayloadError, SpecChangedError, ClusterRefusedError, PromotionRefusedError,"
-        " AliasMovedError, ClusterUnreachableError",
+        " AliasMovedError, ClusterUnreachableError, ClusterQueuedError",
         "bad input, a run without a result yet, or a cluster that does not answer; nothing was submitted",
     ),
     10: ("UserCodeError, NanLossError", "your function raised, or a loss that is watched is not finite"),

@@ -98,8 +98,11 @@ def test_a_step_within_the_time_that_it_lingers_takes_it_up(
 
 
 @pytest.mark.parametrize(("moment", "step"), [
-    ("created", 1), ("taken up", 1), ("before submit", 1), ("submitted", 2), ("before release", 2), ("released", 1),
-    ("released", 3), ("before the end", 1),
+    ("submitted", 2),
+    *(pytest.param(*each, marks=pytest.mark.slow) for each in (
+        ("created", 1), ("taken up", 1), ("before submit", 1), ("before release", 2), ("released", 1), ("released", 3),
+        ("before the end", 1),
+    )),
 ])  # fmt: skip
 def test_whoever_holds_it_is_killed(
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str, step: int
@@ -121,7 +124,9 @@ def test_whoever_holds_it_is_killed(
     assert living(kubernetes) == []
 
 
-@pytest.mark.parametrize("moment", ["created", "taken up", "submitted"])
+@pytest.mark.parametrize(
+    "moment", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("created", "taken up")), "submitted"]
+)
 def test_when_nobody_comes_back_the_next_run_deletes_it_once_its_leases_end_and_no_job_lives(
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str
 ) -> None:

@@ -156,6 +156,7 @@ def test_rays_copy_of_an_error_has_its_message_and_details() -> None:
 def test_only_infrastructure_errors_are_retryable() -> None:
     retryable = {cls.__name__ for cls in all_errors() if cls.retryable}
     assert retryable == {
+        "ClusterQueuedError",
         "ClusterUnreachableError",
         "StorageError",
         "InfrastructureError",
