@@ -108,7 +108,7 @@ def _without_connection(conn_id: str) -> Place:
     )
 
 
-def _place(connection: Any, of: Any) -> Place:
+def _place(connection: Any, of: Any = None) -> Place:
     if connection.conn_type != RayJobsHook.conn_type:
         raise SpecError(
             f"ray_conn_id: got {connection.conn_id!r}, a connection of type {connection.conn_type!r}; expected one of"
