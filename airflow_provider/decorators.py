@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import DecoratedOperator, TaskDecorator
 
 from airflow_provider.hooks import Place
 from airflow_provider.operators import RayJobOperator, RayTrainOperator
-from plugin_core.engine import RayJobResult, SpecError, StepSpec, call_arguments
+from plugin_core.engine import RayJobResult, SpecError, StepSpec, call_arguments, refuse_beside_a_call
 
 
 class RayTrainDecoratedOperator(DecoratedOperator, RayTrainOperator):
@@ -86,9 +86,7 @@ class RayJobDecoratedOperator(DecoratedOperator, RayJobOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        for name in ("spec", "function", "command", "arguments"):
-            if kwargs.get(name) is not None:
-                raise SpecError(f"{name}: got it in @task.ray, which takes function and arguments from the call")
+        refuse_beside_a_call("@task.ray", {name for name, value in kwargs.items() if value is not None})
         super().__init__(
             python_callable=python_callable,
             op_args=op_args,

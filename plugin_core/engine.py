@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from plugin_core.specs.outcomes import promoted as promoted
     from plugin_core.specs.parts import spec_datasets as spec_datasets
     from plugin_core.specs.ray_job import call_arguments as call_arguments
+    from plugin_core.specs.ray_job import refuse_beside_a_call as refuse_beside_a_call
     from plugin_core.specs.references import safe_link as safe_link
     from plugin_core.specs.results import BatchInferResult as BatchInferResult
     from plugin_core.specs.results import EvaluationResult as EvaluationResult
@@ -99,7 +100,7 @@ _PUBLIC = {
     "specs.fields": "check_size",
     "specs.outcomes": "promoted",
     "specs.parts": "spec_datasets",
-    "specs.ray_job": "call_arguments",
+    "specs.ray_job": "call_arguments refuse_beside_a_call",
     "specs.references": "safe_link",
     "specs.results": "StepResult BatchInferResult EvaluationResult RayJobResult RetrainResult TrainResult TuneResult",
     "specs.tracking": "Tracker",

@@ -16,7 +16,7 @@ from prefect import Task, get_run_logger
 from prefect.cache_policies import CachePolicy
 from prefect.context import TaskRunContext
 
-from plugin_core.engine import RayJobResult, RayJobSpec, SpecError, call_arguments
+from plugin_core.engine import RayJobResult, RayJobSpec, call_arguments, refuse_beside_a_call
 from prefect_integration.step import Step
 from prefect_integration.tasks import KEPT, key_of
 
@@ -40,8 +40,7 @@ def ray_task(
     """
     if function is None:
         return functools.partial(ray_task, cluster=cluster, key=key, name=name, **fields)
-    if taken := sorted({"function", "command", "arguments"} & fields.keys()):
-        raise SpecError(f"{taken[0]}: got it in @ray_task, which takes function and arguments from the call")
+    refuse_beside_a_call("@ray_task", fields)
     called = function
 
     def spec_of(arguments: dict[str, Any]) -> RayJobSpec:

@@ -178,7 +178,7 @@ class KubeRayCluster:
             if found is not None and not _leaving(found) and kueue.is_suspended(found):
                 place = await self._ask(functools.partial(kueue.place_in_queue, found=found))
                 raise ClusterQueuedError(f"queued: RayCluster {self.namespace}/{self.name} waits {place}")
-            if found is not None and not _leaving(found) and _ready(found) and await self._ask(self._take_up):
+            if found is not None and not _leaving(found) and _ready(found) and await self._takes_up(found):
                 client = await self._client(found)
                 # the head's service may become ready slightly after its pod
                 if not waited or await _answers(client):
@@ -187,6 +187,12 @@ class KubeRayCluster:
                 raise await self._not_started(found)
             waited = True
             await asyncio.sleep(POLL_S)
+
+    async def _takes_up(self, found: dict[str, Any]) -> bool:
+        """Take it over, which is done already if the run does not share it and nobody has scheduled its deletion."""
+        if not self.workflow and leases.DELETE_AFTER not in _annotations(found):
+            return True
+        return await self._ask(self._take_up)
 
     async def keep(self) -> None:
         """Renew the run's lease on a cluster that it shares. Raises one of CLUSTER_ERRORS."""

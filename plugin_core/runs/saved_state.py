@@ -44,7 +44,7 @@ class Start:
         if not earlier:
             return None
         attempt, start = max(earlier)
-        place = self._folder.child(f"{attempt:06d}-{start:06d}.json")
+        place = Start(self.run, attempt, start)._file(start, "json")
         data = place.read(2 * STATE_BYTES)
         if data is None:
             raise StorageError(f"{place.uri} is gone while it was read")

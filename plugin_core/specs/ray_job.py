@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -92,6 +92,13 @@ class RayJobSpec(StepSpec):
             except ValueError:
                 pass  # a builtin has no signature
         return self
+
+
+def refuse_beside_a_call(decorator: str, given: Collection[str]) -> None:
+    """Raise SpecError if a field is given to a decorator that the decorated function's call determines."""
+    for name in ("spec", "function", "command", "arguments"):
+        if name in given:
+            raise SpecError(f"{name}: got it in {decorator}, which takes function and arguments from the call")
 
 
 def call_arguments(

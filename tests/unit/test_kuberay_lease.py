@@ -97,6 +97,13 @@ def test_a_step_within_the_time_that_it_lingers_takes_it_up(
     assert leases.DELETE_AFTER not in annotations(kubernetes)
 
 
+def steps(folder: Path, kubernetes: FakeKubernetes, ray: FakeCluster, *killed_at: str) -> subprocess.CompletedProcess[str]:
+    """All steps of a workflow in a process of their own."""
+    place = [str(folder / "runs"), str(kubernetes.kubeconfig), ray.address]
+    command = [sys.executable, "-m", "tests.support.leasing", *place, *killed_at]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+
+
 @pytest.mark.parametrize(("moment", "step"), [
     ("submitted", 2),
     *(pytest.param(*each, marks=pytest.mark.slow) for each in (
@@ -107,17 +114,9 @@ def test_a_step_within_the_time_that_it_lingers_takes_it_up(
 def test_whoever_holds_it_is_killed(
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str, step: int
 ) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.leasing",
-        str(tmp_path / "runs"),
-        str(kubernetes.kubeconfig),
-        ray.address,
-    ]
-    killed = subprocess.run([*command, moment, str(step)], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    killed = steps(tmp_path, kubernetes, ray, moment, str(step))
     assert killed.returncode == -9, killed.stderr
-    again = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    again = steps(tmp_path, kubernetes, ray)
     assert again.stdout == "done\n", again.stderr
     assert kubernetes.methods().count("POST") == 1, "one cluster for all"
     assert len(ray.jobs) == 3, "one job for each step"
@@ -131,15 +130,7 @@ def test_when_nobody_comes_back_the_next_run_deletes_it_once_its_leases_end_and_
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str
 ) -> None:
     ray.plays = ["hang"]
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.leasing",
-        str(tmp_path / "runs"),
-        str(kubernetes.kubeconfig),
-        ray.address,
-    ]
-    killed = subprocess.run([*command, moment, "1"], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    killed = steps(tmp_path, kubernetes, ray, moment, "1")
     assert killed.returncode == -9, killed.stderr
     (name,) = living(kubernetes)
     next_one = leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/next")

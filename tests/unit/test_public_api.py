@@ -21,10 +21,10 @@ ENGINES = """
     BatchInferResult BatchInferSpec CHAMPION Cluster EvaluateSpec EvaluationResult Event History Line LocalCluster Log
     ModelVersion RayCluster RayJobResult RayJobSpec RayTrainWorkflowsError Reading RetrainResult RetrainSpec RunDir
     Secrets SpecError StepCancelledError StepError StepResult StepSpec Supervisor Threads Tracker TrainResult
-    TrainSpec TuneResult TuneSpec acancel as_spec call_arguments cancel check_size describe_cluster did_you_mean
-    effective_time_of fields_fingerprint find_cluster fingerprint free_ports how_to_open in_background in_own_loop
-    in_thread kuberay_from_json make_record markdown_report markdown_text metric_rows newest_run prepare promote
-    promoted rollback run_name run_sync safe_link shown spec_datasets trial_rows
+    TrainSpec TuneResult TuneSpec acancel refuse_beside_a_call as_spec call_arguments cancel check_size
+    describe_cluster did_you_mean effective_time_of fields_fingerprint find_cluster fingerprint free_ports how_to_open
+    in_background in_own_loop in_thread kuberay_from_json make_record markdown_report markdown_text metric_rows
+    newest_run prepare promote promoted rollback run_name run_sync safe_link shown spec_datasets trial_rows
 """
 
 

@@ -18,10 +18,12 @@ import threading
 
 import psutil
 
+from plugin_core.ray_internals.fork_server import die_with_parent
+
 #: As a shell reports a program that it does not find, and one that it may not run.
 NOT_FOUND, NOT_ALLOWED = 127, 126
 #: prctl(2) on Linux.
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> int:
 def _follow() -> None:
     """In the command, before it begins: if this process is killed, it is too."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent(signal.SIGKILL)
 
 
 def _watch(command: int) -> None:
