@@ -34,7 +34,7 @@ from airflow_provider.common import (
     without_triggerer,
     writer,
 )
-from airflow_provider.hooks import DEFAULT_CONN_ID, Place, RayJobsHook
+from airflow_provider.hooks import DEFAULT_CONN_ID, ConnIds, Place, RayJobsHook
 from airflow_provider.links import RayJobLink, RayTrackingLink
 from airflow_provider.triggers import RayStepTrigger
 from plugin_core.engine import (
@@ -66,7 +66,8 @@ class RayStepOperator(BaseOperator):
 
     :param spec: the whole step, instead of its fields: a spec, a dict, or the path of a YAML or JSON file (relative to the
         DAG file).
-    :param ray_conn_id: a connection of type `rayjobs`. None, or a missing `ray_default`: the embedded local cluster.
+    :param ray_conn_id: a connection of type `rayjobs`, or a list of them in the order of preference (see `RayJobsHook`).
+        None, or a missing `ray_default`: the embedded local cluster.
     :param storage_path: where the run is stored if the spec does not say; default: the connection's, then `RAY_STORAGE`,
         then `~/ray_results`.
     :param run_name: the run's name, under which a retry resumes it; default: the spec's `run_config.name`, then one built
@@ -88,7 +89,7 @@ class RayStepOperator(BaseOperator):
         self,
         *,
         spec: Any = None,
-        ray_conn_id: str | None = DEFAULT_CONN_ID,
+        ray_conn_id: ConnIds = DEFAULT_CONN_ID,
         storage_path: str | None = None,
         run_name: str | None = None,
         deferrable: bool = True,

@@ -78,6 +78,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "A JSON object: the fields of a KubeRayCluster, for one cluster per run",
                         "schema": {"type": ["string", "null"], "format": "json"},
                     },
+                    "after_s": {
+                        "label": "Move on after (seconds)",
+                        "description": "For the first of several connections: when a step goes to the next one",
+                        "schema": {"type": ["number", "null"]},
+                    },
                     "autoscaling": {
                         "label": "Autoscaling",
                         "description": "Nodes can be added: a step that does not fit now waits instead of being rejected",

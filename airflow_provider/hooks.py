@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -11,6 +12,7 @@ from airflow.sdk.log import amask_secret, mask_secret
 
 from plugin_core.engine import (
     Cluster,
+    FallbackCluster,
     LocalCluster,
     RayCluster,
     RayTrainWorkflowsError,
@@ -23,6 +25,8 @@ from plugin_core.engine import (
 )
 
 DEFAULT_CONN_ID = "ray_default"
+#: The id of a connection, or several in the order of preference.
+ConnIds = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Place:
     storage_path: str | None = None
     namespace: str = ""
     dashboard_url: str = ""
+    #: see `FallbackCluster`; of a list of connections, the first one's counts
+    after_s: float = FallbackCluster.after_s
 
 
 class RayJobsHook(BaseHook):
@@ -40,9 +46,12 @@ class RayJobsHook(BaseHook):
 
     * Host, scheme (default `http`) and port (default 8265), or a full URL as host; the password is the Ray auth token.
       Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
-      `dashboard_url` (the dashboard's address for browsers), and the defaults `storage_path` and `namespace`.
+      `dashboard_url` (the dashboard's address for browsers), `after_s`, and the defaults `storage_path` and `namespace`.
     * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run, or per DAG run,
       on Kubernetes.
+    * A list of ids: the step is on the first cluster, and moves on to the next one when it gets nothing there for the
+      `after_s` seconds of the first connection (default 600), or that cluster is lost (see `plugin_core.FallbackCluster`).
+      The first connection also gives the defaults.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, if no such connection exists: also the embedded local cluster. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -54,7 +63,7 @@ class RayJobsHook(BaseHook):
     conn_type = "rayjobs"
     hook_name = "Ray cluster (Jobs API)"
 
-    def __init__(self, ray_conn_id: str | None = DEFAULT_CONN_ID, *, of: Any = None, **kwargs: Any):
+    def __init__(self, ray_conn_id: ConnIds = DEFAULT_CONN_ID, *, of: Any = None, **kwargs: Any):
         """`of`: the task instance for whose DAG run the cluster is, if the steps of a DAG run share one."""
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
@@ -64,27 +73,33 @@ class RayJobsHook(BaseHook):
         return self.get_place().cluster
 
     def get_place(self) -> Place:
-        if self.ray_conn_id is None:
+        return _one_of([self._get_place(conn_id) for conn_id in _ids(self.ray_conn_id)])
+
+    def _get_place(self, conn_id: str | None) -> Place:
+        if conn_id is None:
             return Place(LocalCluster())
         try:
-            place = _place(self.get_connection(self.ray_conn_id), self._of)
+            place = _place(self.get_connection(conn_id), self._of)
         except AirflowNotFoundException:
-            return _without_connection(self.ray_conn_id)
+            return _without_connection(conn_id)
         for value in _secrets(place.cluster):
             mask_secret(value)
         return place
 
     async def aget_cluster(self) -> Cluster:
         """`get_cluster` for a trigger: does not block the event loop."""
-        if self.ray_conn_id is None:
-            return LocalCluster()
+        return _one_of([await self._aget_place(conn_id) for conn_id in _ids(self.ray_conn_id)]).cluster
+
+    async def _aget_place(self, conn_id: str | None) -> Place:
+        if conn_id is None:
+            return Place(LocalCluster())
         try:
-            cluster = _place(await self.aget_connection(self.ray_conn_id), self._of).cluster
+            place = _place(await self.aget_connection(conn_id), self._of)
         except AirflowNotFoundException:
-            return _without_connection(self.ray_conn_id).cluster
-        for value in _secrets(cluster):
+            return _without_connection(conn_id)
+        for value in _secrets(place.cluster):
             await amask_secret(value)
-        return cluster
+        return place
 
     def test_connection(self) -> tuple[bool, str]:
         """Called by the test button in the list of connections."""
@@ -92,6 +107,22 @@ class RayJobsHook(BaseHook):
             return True, run_sync(describe_cluster(self.get_cluster()))
         except RayTrainWorkflowsError as exc:
             return False, exc.message
+
+
+def _ids(given: ConnIds) -> Sequence[str | None]:
+    ids = [given] if given is None or isinstance(given, str) else given
+    if not isinstance(ids, (list, tuple)) or not ids or not all(each is None or isinstance(each, str) for each in ids):
+        raise SpecError(f"ray_conn_id: got {shown(given)}; expected the id of a connection, or a list of ids")
+    return ids
+
+
+def _one_of(places: Sequence[Place]) -> Place:
+    """The place of a step that may be at any of these."""
+    if len(places) == 1:
+        return places[0]
+    cluster = FallbackCluster([place.cluster for place in places], places[0].after_s)
+    pages = {place.dashboard_url for place in places}
+    return replace(places[0], cluster=cluster, dashboard_url=pages.pop() if len(pages) == 1 else "")
 
 
 def _secrets(cluster: Cluster) -> list[str]:
@@ -122,7 +153,12 @@ def _place(connection: Any, of: Any = None) -> Place:
         "env_vars": _texts("env_vars", extra.get("env_vars")),
         "env_files": _texts("env_files", extra.get("env_files")),
     }
-    defaults = (extra.get("storage_path") or None, extra.get("namespace") or "", extra.get("dashboard_url") or "")
+    defaults = (
+        extra.get("storage_path") or None,
+        extra.get("namespace") or "",
+        extra.get("dashboard_url") or "",
+        _seconds("after_s", extra.get("after_s")),
+    )
     if kuberay := _object("kuberay", extra.get("kuberay")):
         cluster = kuberay_from_json(kuberay, **common)
         if of is not None:
@@ -158,6 +194,14 @@ def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, str) or value.lower() not in words:
         raise SpecError(f"{name}: got {shown(value)} in the connection's extra; expected true or false")
     return words[value.lower()]
+
+
+def _seconds(name: str, value: Any) -> float:
+    """Read seconds, which the form gives as text."""
+    try:
+        return float(FallbackCluster.after_s if value is None or value == "" else value)
+    except (TypeError, ValueError):
+        raise SpecError(f"{name}: got {shown(value)} in the connection's extra; expected seconds") from None
 
 
 def _verify(value: Any) -> Any:

@@ -12,11 +12,14 @@ import functools
 import json
 import logging
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.listeners import hookimpl
 
 from airflow_provider.common import RUN_KEY, SHARED_KEY, over
+
+if TYPE_CHECKING:
+    from airflow_provider.hooks import ConnIds
 
 #: Most runs whose end is awaited at once, and seconds to wait for one. The cancel is already recorded in the run directory,
 #: so the driver stops even if its cluster cannot be reached from here.
@@ -106,7 +109,7 @@ def _end_shared_clusters(dag_run: Any) -> None:
         in_background(_end_shared_cluster(json.loads(conn_id), of))
 
 
-async def _end_shared_cluster(ray_conn_id: str | None, of: Any) -> None:
+async def _end_shared_cluster(ray_conn_id: ConnIds, of: Any) -> None:
     from airflow_provider.hooks import RayJobsHook
     from plugin_core.engine import RayTrainWorkflowsError, in_thread
 
@@ -132,7 +135,7 @@ def _is_over(task: dict[str, Any]) -> bool:
     return found is None or over(found[0]) or found[1] in ("success", "failed")
 
 
-async def _cancel(task: dict[str, Any], run_uri: str, ray_conn_id: str | None) -> None:
+async def _cancel(task: dict[str, Any], run_uri: str, ray_conn_id: ConnIds) -> None:
     """Cancel a task's run if it is still active, and wait until its processes are gone."""
     from airflow_provider.hooks import RayJobsHook
     from plugin_core.engine import RunDir, Threads, acancel, in_thread

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider.base import RayStepOperator
+from airflow_provider.clusters import EndRayClusterOperator, StartRayClusterOperator
 from airflow_provider.promote import PromoteModelOperator
 from plugin_core.engine import BatchInferSpec, EvaluateSpec, RayJobSpec, RetrainSpec, TrainSpec, TuneSpec
 
@@ -291,6 +292,7 @@ class RayJobOperator(RayStepOperator):
 
 
 __all__ = [
+    "EndRayClusterOperator",
     "PromoteModelOperator",
     "RayBatchInferOperator",
     "RayEvaluateOperator",
@@ -299,4 +301,5 @@ __all__ = [
     "RayStepOperator",
     "RayTrainOperator",
     "RayTuneOperator",
+    "StartRayClusterOperator",
 ]

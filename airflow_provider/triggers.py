@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider.common import error_payload, metadata, over, task_state, writer
-from airflow_provider.hooks import RayJobsHook
+from airflow_provider.hooks import ConnIds, RayJobsHook
 from plugin_core.engine import RayTrainWorkflowsError, RunDir, Supervisor, acancel
 
 #: Cancellations in progress: an asyncio task without a reference may be garbage-collected before it ends.
@@ -25,7 +25,7 @@ class RayStepTrigger(BaseTrigger):
     cluster's token is looked up where the trigger runs.
     """
 
-    def __init__(self, run_uri: str, ray_conn_id: str | None, since_attempt: int):
+    def __init__(self, run_uri: str, ray_conn_id: ConnIds, since_attempt: int):
         super().__init__()
         self._supervisor: Supervisor | None = None
         self.run_uri = run_uri

@@ -19,6 +19,7 @@ if sys.platform == "win32":
 if TYPE_CHECKING:
     from plugin_core.clusters.base import LocalCluster as LocalCluster
     from plugin_core.clusters.base import RayCluster as RayCluster
+    from plugin_core.clusters.fallback import FallbackCluster as FallbackCluster
     from plugin_core.clusters.kuberay import KubeRayCluster as KubeRayCluster
     from plugin_core.clusters.kuberay_settings import KubeRaySettings as KubeRaySettings
     from plugin_core.loops.artifacts import artifact_directory as artifact_directory
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
 #: The public names, by the module that defines them. A test compares this list with the imports above.
 _PUBLIC = {
     "clusters.base": "LocalCluster RayCluster",
+    "clusters.fallback": "FallbackCluster",
     "clusters.kuberay": "KubeRayCluster",
     "clusters.kuberay_settings": "KubeRaySettings",
     "loops.artifacts": "artifact_directory",

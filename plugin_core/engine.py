@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from plugin_core.clusters.base import Cluster as Cluster
     from plugin_core.clusters.base import LocalCluster as LocalCluster
     from plugin_core.clusters.base import RayCluster as RayCluster
-    from plugin_core.clusters.base import find_cluster as find_cluster
     from plugin_core.clusters.doctor import describe_cluster as describe_cluster
+    from plugin_core.clusters.fallback import FallbackCluster as FallbackCluster
+    from plugin_core.clusters.find import find_cluster as find_cluster
     from plugin_core.clusters.kuberay_json import kuberay_from_json as kuberay_from_json
     from plugin_core.clusters.local_head import how_to_open as how_to_open
     from plugin_core.clusters.local_head_keeper import free_ports as free_ports
     from plugin_core.clusters.secrets import Secrets as Secrets
+    from plugin_core.clusters.shared import end_shared as end_shared
+    from plugin_core.clusters.shared import start_shared as start_shared
     from plugin_core.errors import RayTrainWorkflowsError as RayTrainWorkflowsError
     from plugin_core.errors import SpecError as SpecError
     from plugin_core.errors import StepCancelledError as StepCancelledError
@@ -82,12 +85,15 @@ if TYPE_CHECKING:
 
 #: The names, by the module that defines them. A test compares this list with the imports above.
 _PUBLIC = {
-    "clusters.base": "Cluster LocalCluster RayCluster find_cluster",
+    "clusters.base": "Cluster LocalCluster RayCluster",
     "clusters.doctor": "describe_cluster",
+    "clusters.fallback": "FallbackCluster",
+    "clusters.find": "find_cluster",
     "clusters.kuberay_json": "kuberay_from_json",
     "clusters.local_head": "how_to_open",
     "clusters.local_head_keeper": "free_ports",
     "clusters.secrets": "Secrets",
+    "clusters.shared": "end_shared start_shared",
     "errors": "RayTrainWorkflowsError SpecError StepCancelledError StepError",
     "errors.plain_text": "markdown_text",
     "errors.shown": "did_you_mean shown",

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
     from prefect_integration.tasks import atrain as atrain
     from prefect_integration.tasks import atune as atune
     from prefect_integration.tasks import batch_infer as batch_infer
+    from prefect_integration.tasks import end_cluster as end_cluster
     from prefect_integration.tasks import evaluate as evaluate
     from prefect_integration.tasks import promote as promote
     from prefect_integration.tasks import ray_job as ray_job
     from prefect_integration.tasks import retrain as retrain
     from prefect_integration.tasks import rollback as rollback
     from prefect_integration.tasks import run_step as run_step
+    from prefect_integration.tasks import start_cluster as start_cluster
     from prefect_integration.tasks import train as train
     from prefect_integration.tasks import tune as tune
 
@@ -42,8 +44,8 @@ _PUBLIC = {
     "blocks": "RayCluster RayTrainJob RayTrainJobRun",
     "hooks": "cancel_ray_jobs report_ray_jobs",
     "decorators": "ray_task",
-    "tasks": "abatch_infer aevaluate aray_job aretrain arun_step atrain atune batch_infer evaluate promote ray_job retrain"
-    " rollback run_step train tune",
+    "tasks": "abatch_infer aevaluate aray_job aretrain arun_step atrain atune batch_infer end_cluster evaluate promote"
+    " ray_job retrain rollback run_step start_cluster train tune",
 }
 __all__, __getattr__ = lazy_exports(__name__, _PUBLIC)
 

@@ -21,14 +21,13 @@ from prefect_integration.step import Step
 from prefect_integration.tasks import KEPT, key_of
 
 if TYPE_CHECKING:
-    from plugin_core.engine import Cluster
-    from prefect_integration.blocks import RayCluster
+    from prefect_integration.tasks import Clusters
 
 
 def ray_task(
     function: Callable[..., Any] | None = None,
     *,
-    cluster: Cluster | RayCluster | None = None,
+    cluster: Clusters = None,
     key: str | None = None,
     name: str | None = None,
     **fields: Any,

@@ -25,7 +25,16 @@ from prefect.client.schemas.filters import (
 )
 from prefect.logging.loggers import flow_run_logger
 
-from plugin_core.engine import Cluster, RayTrainWorkflowsError, RunDir, SpecError, acancel, find_cluster, run_sync
+from plugin_core.engine import (
+    Cluster,
+    FallbackCluster,
+    RayTrainWorkflowsError,
+    RunDir,
+    SpecError,
+    acancel,
+    find_cluster,
+    run_sync,
+)
 from prefect_integration.visibility import STEP
 
 
@@ -34,18 +43,27 @@ class StepOfFlowRun:
     """A step called by a flow run: its run directory and cluster."""
 
     rundir: RunDir
-    #: the cluster block's name, or the core's reference to the cluster
+    #: the cluster block's name, or the core's reference to the cluster; several in `clusters`
     where: dict[str, Any]
 
     def cluster(self) -> Cluster:
         """The step's cluster. Raises SpecError if this installation does not accept it from an artifact (see
         `clusters.find`)."""
-        if name := self.where.get("block"):
-            from prefect_integration.blocks import RayCluster as Block
+        each = self.where.get("clusters")
+        if not isinstance(each, list):
+            return _cluster(self.where)
+        return FallbackCluster([_cluster(one) for one in each], self.where.get("after_s", FallbackCluster.after_s))
 
-            cluster = cast(Block, Block.load(name)).get_cluster()  # synchronous here
-            return cluster.of_workflow(str(self.where.get("workflow") or ""))
-        return find_cluster(self.where)
+
+def _cluster(where: Any) -> Cluster:
+    if not isinstance(where, dict):
+        raise SpecError(f"cluster: got a value of type {type(where).__name__} in an artifact; expected an object")
+    if name := where.get("block"):
+        from prefect_integration.blocks import RayCluster as Block
+
+        cluster = cast(Block, Block.load(name)).get_cluster()  # synchronous here
+        return cluster.of_workflow(str(where.get("workflow") or ""))
+    return find_cluster(where)
 
 
 def steps_of(flow_run_id: UUID) -> list[StepOfFlowRun]:

@@ -22,6 +22,7 @@ from prefect.utilities.urls import url_for
 
 from plugin_core.engine import (
     Cluster,
+    FallbackCluster,
     Line,
     LocalCluster,
     RayTrainWorkflowsError,
@@ -55,7 +56,8 @@ SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
 
 class Step:
-    """A step in the flow run (and task run) that calls it. `cluster`: the core's, a `RayCluster` block, or None (local).
+    """A step in the flow run (and task run) that calls it. `cluster`: the core's, a `RayCluster` block, a list of those in
+    the order of preference, or None (local).
 
     Raises SpecError or a subclass if the spec, key or cluster is invalid.
     """
@@ -63,7 +65,7 @@ class Step:
     def __init__(self, spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None, logger: Any):
         self.logger = logger
         self.given_cluster = cluster
-        self.cluster, runtime_env = _as_cluster(cluster)
+        self.cluster, runtime_env = as_cluster(cluster)
         self._given = self._spec = as_spec(spec, accepted).with_runtime_env(runtime_env)
         self._key = key
         self._call: Call | None = None
@@ -230,16 +232,22 @@ class Step:
             self.logger.warning("could not publish to Prefect: %s", exc)
 
 
-def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
+def as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
     """Return the core's cluster and the block's `runtime_env`."""
     if given is None:
         return LocalCluster(), {}
+    if isinstance(given, (list, tuple)):
+        each = [as_cluster(one) for one in given]
+        runtime_envs = [runtime_env for _, runtime_env in each]
+        if any(runtime_env != runtime_envs[0] for runtime_env in runtime_envs):
+            raise SpecError("cluster: got blocks with different runtime_envs in a list; expected the same in each")
+        return FallbackCluster([cluster for cluster, _ in each]), runtime_envs[0] if runtime_envs else {}
     if hasattr(given, "get_cluster"):
         return given.get_cluster(), given.runtime_env
     if isinstance(given, str) or not hasattr(given, "connect"):
         raise SpecError(
             f"cluster: got {given!r}; expected a RayCluster block, plugin_core.RayCluster(address), a"
-            " plugin_core.KubeRayCluster, or None for the embedded local cluster"
+            " plugin_core.KubeRayCluster, a list of these, or None for the embedded local cluster"
         )
     return given, {}
 
@@ -247,6 +255,9 @@ def _as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
 def cluster_data(given: Any, cluster: Cluster, root: str) -> dict[str, Any]:
     """Data by which a hook finds the cluster again: a block's name and the root flow run, or any other cluster without its
     secrets."""
+    if isinstance(given, (list, tuple)):
+        each = [cluster_data(one, its, root) for one, its in zip(given, cluster.choices(), strict=True)]
+        return {"clusters": each, "after_s": cluster.after_s}
     if name := getattr(given, "_block_document_name", None):
         return {"block": name, "workflow": root}
     return cluster.reference()

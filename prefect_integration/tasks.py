@@ -7,7 +7,7 @@ cancels the run when Prefect cancels, and does not retry errors that a retry can
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect import Task, get_run_logger, task
@@ -36,15 +36,21 @@ from plugin_core.engine import (
     TuneResult,
     TuneSpec,
     as_spec,
+    end_shared,
     fingerprint,
     make_record,
+    run_sync,
+    start_shared,
 )
 from prefect_integration.identity import Call, run_name_of
-from prefect_integration.step import Step
+from prefect_integration.shared_cluster import share_until_the_end
+from prefect_integration.step import Step, as_cluster
 
 if TYPE_CHECKING:
     from plugin_core.engine import Cluster
     from prefect_integration.blocks import RayCluster
+
+    Clusters = Cluster | RayCluster | Sequence[Cluster | RayCluster] | None
 
 #: Accepted as a spec: a spec, a dict of its fields, or the path of a YAML or JSON file.
 Given = StepSpec | Mapping[str, Any] | str
@@ -92,106 +98,91 @@ _MOVE: dict[str, Any] = {**KEPT, "cache_policy": CachePolicy.from_cache_key_fn(m
 
 
 @task(name="run_step", **_OPTIONS)
-def run_step(spec: Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> StepResult:
+def run_step(spec: Given, cluster: Clusters = None, key: str | None = None) -> StepResult:
     """Run a step of any kind; the other tasks do this for the kind of their name.
 
     :param spec: the step: a spec, a dict of its fields, or the path of a YAML or JSON file.
-    :param cluster: a `RayCluster` block, `plugin_core.RayCluster(address)`, or a `KubeRayCluster`; None: the embedded one.
+    :param cluster: a `RayCluster` block, `plugin_core.RayCluster(address)`, or a `KubeRayCluster`; a list of these, in the
+        order of preference (see `plugin_core.FallbackCluster`); None: the embedded one.
     :param key: names the run within the flow run; None: the kind and a hash of the fields.
     """
     return _run(spec, StepSpec, cluster, key)
 
 
 @task(name="run_step", **_OPTIONS)
-async def arun_step(spec: Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> StepResult:
+async def arun_step(spec: Given, cluster: Clusters = None, key: str | None = None) -> StepResult:
     """`run_step`, to be awaited."""
     return await _arun(spec, StepSpec, cluster, key)
 
 
 @task(name="train", **_OPTIONS)
-def train(spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TrainResult:
+def train(spec: TrainSpec | Given, cluster: Clusters = None, key: str | None = None) -> TrainResult:
     """Train on `cluster` (default: the embedded local one); `key` names the step within its flow (see `identity.named`)."""
     return cast(TrainResult, _run(spec, TrainSpec, cluster, key))
 
 
 @task(name="evaluate", **_OPTIONS)
-def evaluate(
-    spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> EvaluationResult:
+def evaluate(spec: EvaluateSpec | Given, cluster: Clusters = None, key: str | None = None) -> EvaluationResult:
     """Evaluate a checkpoint; a missed threshold sets the result's `passed` to false but does not fail the task."""
     return cast(EvaluationResult, _run(spec, EvaluateSpec, cluster, key))
 
 
 @task(name="tune", **_OPTIONS)
-def tune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
+def tune(spec: TuneSpec | Given, cluster: Clusters = None, key: str | None = None) -> TuneResult:
     """Search for the best training; `best_train_spec(result)` returns the spec to continue training with."""
     return cast(TuneResult, _run(spec, TuneSpec, cluster, key))
 
 
 @task(name="retrain", **_OPTIONS)
-def retrain(
-    spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> RetrainResult:
+def retrain(spec: RetrainSpec | Given, cluster: Clusters = None, key: str | None = None) -> RetrainResult:
     """Train, evaluate against the champion and promote if better, in one step."""
     return cast(RetrainResult, _run(spec, RetrainSpec, cluster, key))
 
 
 @task(name="batch_infer", **_OPTIONS)
-def batch_infer(
-    spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> BatchInferResult:
+def batch_infer(spec: BatchInferSpec | Given, cluster: Clusters = None, key: str | None = None) -> BatchInferResult:
     """Predict over a dataset with a checkpoint and write files."""
     return cast(BatchInferResult, _run(spec, BatchInferSpec, cluster, key))
 
 
 @task(name="ray_job", **_OPTIONS)
-def ray_job(spec: RayJobSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> RayJobResult:
+def ray_job(spec: RayJobSpec | Given, cluster: Clusters = None, key: str | None = None) -> RayJobResult:
     """Run a function or a command on the cluster; the result's `load()` returns what the function returned."""
     return cast(RayJobResult, _run(spec, RayJobSpec, cluster, key))
 
 
 @task(name="train", **_OPTIONS)
-async def atrain(
-    spec: TrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> TrainResult:
+async def atrain(spec: TrainSpec | Given, cluster: Clusters = None, key: str | None = None) -> TrainResult:
     """Async version of `train`."""
     return cast(TrainResult, await _arun(spec, TrainSpec, cluster, key))
 
 
 @task(name="evaluate", **_OPTIONS)
-async def aevaluate(
-    spec: EvaluateSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> EvaluationResult:
+async def aevaluate(spec: EvaluateSpec | Given, cluster: Clusters = None, key: str | None = None) -> EvaluationResult:
     """Async version of `evaluate`."""
     return cast(EvaluationResult, await _arun(spec, EvaluateSpec, cluster, key))
 
 
 @task(name="tune", **_OPTIONS)
-async def atune(spec: TuneSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None) -> TuneResult:
+async def atune(spec: TuneSpec | Given, cluster: Clusters = None, key: str | None = None) -> TuneResult:
     """Async version of `tune`."""
     return cast(TuneResult, await _arun(spec, TuneSpec, cluster, key))
 
 
 @task(name="retrain", **_OPTIONS)
-async def aretrain(
-    spec: RetrainSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> RetrainResult:
+async def aretrain(spec: RetrainSpec | Given, cluster: Clusters = None, key: str | None = None) -> RetrainResult:
     """Async version of `retrain`."""
     return cast(RetrainResult, await _arun(spec, RetrainSpec, cluster, key))
 
 
 @task(name="batch_infer", **_OPTIONS)
-async def abatch_infer(
-    spec: BatchInferSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> BatchInferResult:
+async def abatch_infer(spec: BatchInferSpec | Given, cluster: Clusters = None, key: str | None = None) -> BatchInferResult:
     """Async version of `batch_infer`."""
     return cast(BatchInferResult, await _arun(spec, BatchInferSpec, cluster, key))
 
 
 @task(name="ray_job", **_OPTIONS)
-async def aray_job(
-    spec: RayJobSpec | Given, cluster: Cluster | RayCluster | None = None, key: str | None = None
-) -> RayJobResult:
+async def aray_job(spec: RayJobSpec | Given, cluster: Clusters = None, key: str | None = None) -> RayJobResult:
     """Async version of `ray_job`."""
     return cast(RayJobResult, await _arun(spec, RayJobSpec, cluster, key))
 
@@ -220,6 +211,23 @@ def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> M
     """`plugin_core.rollback`: point the alias back to its previous version. Never retried, since a retry would go further
     back."""
     return engine.rollback(name, alias, registry=registry)
+
+
+@task(name="start_cluster", retry_condition_fn=retry_makes_sense)
+def start_cluster(cluster: Clusters) -> str:
+    """Start the cluster that the steps of this flow run share, and wait until it is ready, also in a queue. A step's first
+    use does the same; with this one the flow shows it. It is deleted at the end of the flow run, or by `end_cluster`."""
+    return run_sync(start_shared(_shared(cluster), get_run_logger().info))
+
+
+@task(name="end_cluster", retry_condition_fn=retry_makes_sense)
+def end_cluster(cluster: Clusters) -> None:
+    """Delete that cluster before the flow run ends, unless a step is still on it."""
+    run_sync(end_shared(_shared(cluster)))
+
+
+def _shared(cluster: Any) -> Cluster:
+    return share_until_the_end(as_cluster(cluster)[0], Call.here().root)
 
 
 def _run(spec: Any, accepted: type[StepSpec], cluster: Any, key: str | None) -> StepResult:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol, Self
 
 from annotated_types import Ge
@@ -14,14 +13,20 @@ from annotated_types import Ge
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.options import Files, Headers, Token, Units, Word, check_options
 from plugin_core.specs.fields import Flag, Seconds
-from plugin_core.specs.references import CLUSTERS, check_address, is_known_cluster
+from plugin_core.specs.references import check_address
 from plugin_core.specs.runtime_env import Variables
-
-logger = logging.getLogger(__name__)
 
 
 class Cluster(Protocol):
     """What the core needs from a cluster. `connect()` may start one; it raises before anything is submitted."""
+
+    #: Seconds after which a run goes on with the next one of several `choices`.
+    @property
+    def after_s(self) -> float | None: ...
+
+    def choices(self) -> tuple[Cluster, ...]:
+        """The clusters that a run may be on, in the order in which it tries them: this one, for a single cluster."""
+        ...
 
     @property
     def autoscaling(self) -> bool: ...
@@ -80,6 +85,11 @@ class Cluster(Protocol):
         """Called when a run on it has ended. Raises one of CLUSTER_ERRORS."""
         ...
 
+    async def leave(self) -> None:
+        """Called when a run goes on elsewhere, or need not come here any more: nothing made for it may stay. Raises one of
+        CLUSTER_ERRORS."""
+        ...
+
     def driver_command(self) -> list[str]:
         """The argv that starts the driver there, to be quoted for a shell."""
         ...
@@ -93,6 +103,10 @@ class Standing:
     """A cluster that outlives its runs."""
 
     keep_every_s: None = None
+    after_s: None = None
+
+    def choices(self) -> tuple[Self, ...]:
+        return (self,)
 
     def of_workflow(self, key: str) -> Self:
         return self
@@ -113,6 +127,9 @@ class Standing:
         return False
 
     async def release(self, succeeded: bool) -> None:
+        return
+
+    async def leave(self) -> None:
         return
 
     def reference(self) -> dict[str, Any]:
@@ -222,24 +239,3 @@ class LocalCluster(Standing):
 
         # without a fork server it becomes what follows
         return [sys.executable, forked.__file__, "-m", "plugin_core.driver"]
-
-
-def find_cluster(reference: dict[str, Any]) -> Cluster:
-    """The cluster of a `reference` read from an artifact. It gets the environment's token only if the installation lists
-    its address (see `is_known_cluster`). Raises SpecError."""
-    if kuberay := reference.get("kuberay"):
-        from plugin_core.clusters.kuberay_json import from_reference
-
-        return from_reference(kuberay)
-    if not reference:
-        return LocalCluster()
-    given = {name: reference[name] for name in ("address", "verify", "python") if name in reference}
-    cluster = RayCluster(**given)
-    if is_known_cluster(cluster.address):
-        return cluster
-    logger.warning(
-        "%s comes from an artifact only, so it gets no token; to send it RAY_AUTH_TOKEN, list it in %s",
-        cluster.address,
-        CLUSTERS,
-    )
-    return replace(cluster, token="", verify=True)

@@ -21,13 +21,13 @@ from aiohttp import web
 
 from plugin_core.clusters.base import Standing
 from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
-from plugin_core.errors import from_outcome
+from plugin_core.errors import NO_RESOURCES, from_outcome
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.finished_search import TABLE
 from plugin_core.specs.results import RunRef
 from plugin_core.specs.step_kinds import step_kind
 
-Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "killed", "hang"]
+Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "killed", "hang", "no_resources"]
 
 
 @dataclass
@@ -41,6 +41,7 @@ class FakeCluster(Standing):
     """
 
     plays: list[Play] = field(default_factory=lambda: ["succeed"])
+    name: str = "fake"
     metrics: dict[str, Any] = field(default_factory=dict)
     token: str | None = None
     num_cpus: float = 16.0
@@ -74,11 +75,11 @@ class FakeCluster(Standing):
 
     @property
     def identity(self) -> str:
-        return "fake"
+        return self.name
 
     @property
     def title(self) -> str:
-        return "a fake cluster"
+        return f"a {self.name} cluster"
 
     def driver_command(self) -> list[str]:
         return ["fake-driver"]
@@ -191,6 +192,9 @@ class FakeCluster(Standing):
             rundir.write_result(step_kind(spec.kind).result.played(spec, run, self.metrics))
             rundir.record_end(attempt, AttemptEnd("succeeded"))
             return "SUCCEEDED" if play == "succeed" else "RUNNING"
+        if play == "no_resources":
+            rundir.record_end(attempt, AttemptEnd("timeout", "played: no resources", cause=NO_RESOURCES))
+            return "FAILED"
         error = from_outcome(play, f"played: {play}", "Traceback (most recent call last): as played")
         rundir.record_end(attempt, AttemptEnd(play, error.message, error.details))
         return "FAILED"

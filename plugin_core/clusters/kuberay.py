@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from plugin_core.clusters import kuberay_lease as leases
+from plugin_core.clusters import kuberay_state as state
 from plugin_core.clusters import kueue
 from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
 from plugin_core.clusters.kuberay_settings import KubeRaySettings
@@ -131,6 +132,11 @@ class KubeRayCluster:
 
     # ---- what the core asks
 
+    after_s = None
+
+    def choices(self) -> tuple[KubeRayCluster, ...]:
+        return (self,)
+
     def of_workflow(self, key: str) -> KubeRayCluster:
         return replace(self, workflow=key) if self.share == "workflow" and not self.workflow else self
 
@@ -163,7 +169,7 @@ class KubeRayCluster:
 
     async def lives(self) -> bool:
         found = await self._ask(lambda kubernetes: kubernetes.get(self.name))
-        return found is not None and not _leaving(found) and not kueue.is_stopped(found)
+        return found is not None and not state.leaving(found) and not kueue.is_stopped(found)
 
     async def end_leftovers(self) -> bool:
         return False  # the pods of a deleted cluster may take their time to end
@@ -175,10 +181,10 @@ class KubeRayCluster:
         waited = False
         while True:
             found = await self._ask(self._look_and_create)
-            if found is not None and not _leaving(found) and kueue.is_suspended(found):
+            if found is not None and not state.leaving(found) and kueue.is_suspended(found):
                 place = await self._ask(functools.partial(kueue.place_in_queue, found=found))
                 raise ClusterQueuedError(f"queued: RayCluster {self.namespace}/{self.name} waits {place}")
-            if found is not None and not _leaving(found) and _ready(found) and await self._takes_up(found):
+            if found is not None and not state.leaving(found) and state.ready(found) and await self._takes_up(found):
                 client = await self._client(found)
                 # the head's service may become ready slightly after its pod
                 if not waited or await _answers(client):
@@ -190,7 +196,7 @@ class KubeRayCluster:
 
     async def _takes_up(self, found: dict[str, Any]) -> bool:
         """Take it over, which is done already if the run does not share it and nobody has scheduled its deletion."""
-        if not self.workflow and leases.DELETE_AFTER not in _annotations(found):
+        if not self.workflow and leases.DELETE_AFTER not in state.annotations_of(found):
             return True
         return await self._ask(self._take_up)
 
@@ -211,20 +217,26 @@ class KubeRayCluster:
     def _delete_if_free(self, kubernetes: Kubernetes) -> None:
         name = self.of_run(self.workflow).name
         found = kubernetes.get(name)
-        if found is not None and not leases.is_needed(_annotations(found)):
+        if found is not None and not leases.is_needed(state.annotations_of(found)):
             kubernetes.delete(name, found["metadata"]["resourceVersion"])
 
     async def release(self, succeeded: bool) -> None:
         """After the run: delete the cluster, or schedule its deletion. Raises one of CLUSTER_ERRORS."""
-        if self.workflow:
-            back = functools.partial(leases.given_back, run_uri=self.run_uri, linger_s=self.linger_s)
-            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, back))
-            return
-        if (self.on_success if succeeded else self.on_failure) == "delete":
-            await self._ask(lambda kubernetes: kubernetes.delete(self.name))
+        ends = (self.on_success if succeeded else self.on_failure) == "delete"
+        # one in a queue has nothing to look at, and would be admitted one day with nobody to use it
+        if self.workflow or ends or await self._ask(lambda kubernetes: kueue.is_suspended(kubernetes.get(self.name))):
+            await self.leave()
         elif self.ttl_s is not None:
             moment = {leases.DELETE_AFTER: leases.in_seconds(self.ttl_s)}
             await self._ask(lambda kubernetes: kubernetes.annotate(self.name, lambda before: {**before, **moment}))
+
+    async def leave(self) -> None:
+        """Delete the cluster, or give back the run's lease on it. Raises one of CLUSTER_ERRORS."""
+        if self.workflow:
+            back = functools.partial(leases.given_back, run_uri=self.run_uri, linger_s=self.linger_s)
+            await self._ask(lambda kubernetes: kubernetes.annotate(self.name, back))
+        else:
+            await self._ask(lambda kubernetes: kubernetes.delete(self.name))
 
     # ---- how
 
@@ -279,7 +291,7 @@ class KubeRayCluster:
             return {name: value for name, value in before.items() if name != leases.DELETE_AFTER}
 
         found = kubernetes.annotate(self.name, change)
-        return found is not None and not _leaving(found)
+        return found is not None and not state.leaving(found)
 
     async def _client(self, found: dict[str, Any]) -> JobsClient:
         """The Jobs API of a cluster, with its token."""
@@ -294,9 +306,9 @@ class KubeRayCluster:
         """Delete our clusters in this namespace whose time is over, and those that everybody has left."""
         for found in await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY))):
             name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
-            if name == self.name or _leaving(found):
+            if name == self.name or state.leaving(found):
                 continue
-            given = _annotations(found)
+            given = state.annotations_of(found)
             if leases.is_over(given) or (leases.is_abandoned(given) and await self._is_idle(found)):
                 # only this version: a concurrent take-over changes it
                 await self._ask(functools.partial(Kubernetes.delete, name=name, version=version))
@@ -320,21 +332,6 @@ class KubeRayCluster:
             await self._ask(lambda kubernetes: kubernetes.delete(self.name))
             after += ", and deleted"
         return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
-
-
-def _annotations(found: dict[str, Any]) -> dict[str, str]:
-    return found["metadata"].get("annotations") or {}
-
-
-def _leaving(found: dict[str, Any]) -> bool:
-    return bool(found["metadata"].get("deletionTimestamp"))
-
-
-def _ready(found: dict[str, Any]) -> bool:
-    """Whether the head is ready; workers may follow. Operators before KubeRay 1.3 report only `state`, no conditions."""
-    status = found.get("status") or {}
-    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or []}
-    return conditions.get("HeadPodReady") == "True" if conditions else status.get("state") == "ready"
 
 
 async def _answers(client: JobsClient) -> bool:

@@ -34,8 +34,8 @@ def queued(spec: Mapping[str, Any], metadata: dict[str, Any], queue: str, fixed:
     return found
 
 
-def is_suspended(found: Mapping[str, Any]) -> bool:
-    return bool(found["spec"].get("suspend"))
+def is_suspended(found: Mapping[str, Any] | None) -> bool:
+    return found is not None and bool(found["spec"].get("suspend"))
 
 
 def is_stopped(found: Mapping[str, Any]) -> bool:

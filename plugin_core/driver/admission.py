@@ -22,7 +22,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from plugin_core.driver.resources import no_resources
+from plugin_core.driver.resources import in_limit, no_resources, too_late
 from plugin_core.errors import StepTimeoutError, StorageError
 from plugin_core.errors.plain_text import plain
 from plugin_core.runs.context import StepContext
@@ -214,9 +214,7 @@ def wait(place: Place, context: StepContext, errors: tuple[type[Exception], ...]
 
 def _too_late(context: StepContext, limit: float | None, turn: Turn | None, why: str) -> StepTimeoutError:
     if turn is None:
-        return StepTimeoutError(
-            f"the step did not begin within limits.scheduling_timeout_s ({limit:g} s): it waits for {why}"
-        )
+        return too_late(f"the step did not begin within {in_limit(limit)}: it waits for {why}")
     return no_resources(limit, in_words(_positive(context.spec.need())), turn.ahead)
 
 

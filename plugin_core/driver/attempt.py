@@ -23,6 +23,7 @@ import psutil
 from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.driver import log_keeper, takeover
 from plugin_core.driver.admission import admitted
+from plugin_core.driver.resources import patient
 from plugin_core.driver.run_step import run_step
 from plugin_core.driver.shared_path import check_shared
 from plugin_core.driver.watchdog import Watch, signal_pipe
@@ -80,6 +81,8 @@ def run_attempt(
             watch.look()
             hold(rundir, code)
             spec = rundir.read_spec()
+            if (limits := patient(spec.limits)) is not spec.limits:
+                spec = spec.model_copy(update={"limits": limits})
             watch.mark(timeline.CONNECTING)
             connect(_ship_sources(rundir, spec.runtime_env))
             watch.mark(timeline.STARTING)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from plugin_core.errors import StepTimeoutError
+from plugin_core.errors import NO_RESOURCES, StepTimeoutError
+from plugin_core.specs import Limits
 from plugin_core.specs.resources import in_words
+
+#: Set in a job whose run goes on with another cluster after this many seconds without resources.
+MOVES_ON = "RAYTRAIN_MOVES_ON_S"
+
+
+def patient(limits: Limits) -> Limits:
+    """A step's limits, in which it waits for resources no longer than its run has patience with the cluster."""
+    patience, given = os.environ.get(MOVES_ON), limits.scheduling_timeout_s
+    if not patience or (given is not None and given <= float(patience)):
+        return limits
+    return limits.model_copy(update={"scheduling_timeout_s": float(patience)})
 
 
 @contextmanager
@@ -41,12 +54,27 @@ def no_resources(timeout_s: float | None, wanted: str, ahead: str = "") -> StepT
     import ray
 
     have, free = ray.cluster_resources(), ray.available_resources()
-    names = [name for name in sorted(have) if not name.startswith(("node:", "memory", "object_store", "accelerator_type:"))]
+    # "_group_": what Ray calls the parts of placement groups
+    hidden = ("node:", "memory", "object_store", "accelerator_type:", "bundle_group")
+    names = [name for name in sorted(have) if not name.startswith(hidden) and "_group_" not in name]
     there = ", ".join(f"{free.get(name, 0.0):g} of {in_words({name: have[name]})}" for name in names)
-    return StepTimeoutError(
-        f"the step got no resources within limits.scheduling_timeout_s ({timeout_s:g} s): it needs {wanted or 'workers'};"
+    return too_late(
+        f"the step got no resources within {in_limit(timeout_s)}: it needs {wanted or 'workers'};"
         f" free: {there or 'none'}{ahead and f'; ahead: {ahead}'}"
     )
+
+
+def too_late(message: str) -> StepTimeoutError:
+    error = StepTimeoutError(message)
+    error.cause = NO_RESOURCES
+    return error
+
+
+def in_limit(timeout_s: float | None) -> str:
+    """The limit in words, for an error."""
+    moves_on = os.environ.get(MOVES_ON)
+    name = "after_s" if moves_on and float(moves_on) == timeout_s else "limits.scheduling_timeout_s"
+    return f"{name} ({timeout_s:g} s)"
 
 
 def fitting(room: dict[str, float] | None, each: dict[str, float], low: int, high: int, beside: dict[str, float]) -> int:

@@ -181,6 +181,8 @@ EXIT_NOT_HANDED_OVER = 19
 #: The outcome of an attempt whose driver received SIGTERM. The supervisor uses the job's status in Ray to tell a stopped
 #: job from a lost node.
 TERMINATED = "terminated"
+#: The cause of a StepTimeoutError for resources that did not come in time: they may come on another cluster.
+NO_RESOURCES = "no_resources"
 #: The outcome of an attempt whose job the cluster rejected: nothing ran, and a different spec may still use the run's name.
 REFUSED = "refused"
 

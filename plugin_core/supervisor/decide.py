@@ -12,10 +12,18 @@ Two rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from plugin_core.errors import EXIT_NOT_HANDED_OVER, EXIT_NOT_SHARED, TERMINATED, GaveUpError, RestartError, SpecError
+from plugin_core.errors import (
+    EXIT_NOT_HANDED_OVER,
+    EXIT_NOT_SHARED,
+    NO_RESOURCES,
+    TERMINATED,
+    GaveUpError,
+    RestartError,
+    SpecError,
+)
 from plugin_core.runs.directory import AttemptEnd
 from plugin_core.specs.failure_policy import FailurePolicy
 
@@ -37,6 +45,7 @@ class Job(Enum):
 
 LIVE = frozenset({Job.PENDING, Job.RUNNING})
 TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
+OUT_OF_SIGHT = frozenset({Job.UNREACHABLE, Job.OTHER_INCARNATION})
 #: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
@@ -52,7 +61,8 @@ class Observed:
     cancelled while this call followed it. `attempt_unwanted`: this attempt was cancelled, by this call or an earlier one.
     `superseded`: another call started the attempt after the cancel. `driver_ended`: its driver's process is known to have
     ended. `actors_alive`: the job has ended but some of its actors are alive. `job_message`: Ray's message about the job,
-    or why Ray could not be queried. `restarts`: how many attempts of this call ended because the `policy` restarts them.
+    or why Ray could not be queried. `restarts`: how many attempts of this call ended because the `policy` restarts them,
+    or for want of resources. `elsewhere`: the run has another cluster to go on with.
     """
 
     has_result: bool = False
@@ -75,6 +85,7 @@ class Observed:
     policy: FailurePolicy | None = None
     overdue: str = ""
     gave_up_on_cluster: bool = False
+    elsewhere: bool = False
 
 
 class Do(Enum):
@@ -90,15 +101,25 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Action:
+    """`moves_on`: the next attempt begins on the next of the run's clusters."""
+
     do: Do
     why: str
     outcome: str = ""
     details: str = ""
     cause: str = ""
+    moves_on: bool = False
 
 
 def decide(seen: Observed) -> Action:
     """Return the next action. Total: every observation has exactly one."""
+    action = _decide(seen)
+    if action.do is Do.SUBMIT_NEXT and seen.elsewhere and seen.job in OUT_OF_SIGHT:
+        return replace(action, moves_on=True)
+    return action
+
+
+def _decide(seen: Observed) -> Action:
     if seen.has_result:
         return Action(Do.RETURN, "the run has a result")
     if seen.cancel_wanted:
@@ -156,6 +177,8 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
     if end.outcome == "succeeded" and not seen.heartbeat_silent:
         # a shared file system may show the end before the result, although the result was written first
         return Action(Do.WAIT, "the attempt succeeded; its result is not visible yet")
+    if end.cause == NO_RESOURCES and seen.elsewhere and not seen.overdue:
+        return Action(Do.SUBMIT_NEXT, end.message, moves_on=True)
     if not seen.ours or seen.attempt_unwanted:
         if seen.overdue:
             return Action(Do.FAIL, seen.overdue, "timeout")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-from plugin_core.clusters.base import Cluster
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.runs.directory import Receipt, RunDir
 from plugin_core.storage.threads import Threads
@@ -17,13 +16,12 @@ from plugin_core.supervisor import timings
 from plugin_core.supervisor.events import Event
 from plugin_core.supervisor.follower import Follower
 from plugin_core.supervisor.observer import Observer
+from plugin_core.supervisor.where import Where
 
 POLL_S = 0.5
 
 
-async def see_off(
-    rundir: RunDir, receipt: Receipt | None, cluster: Cluster, observer: Observer, follower: Follower
-) -> None:
+async def see_off(rundir: RunDir, receipt: Receipt | None, observer: Observer, follower: Follower) -> None:
     """Show the rest of the journal and log of a run that is over, and wait until its process has exited. Returns at once
     if the run was already over before this call. A log whose end does not arrive from the cluster in `LEAVE_S` is shown as
     the run directory keeps it; if that has none, a state line says so."""
@@ -32,23 +30,23 @@ async def see_off(
         await follower.show_rest()
     if receipt is None and (follower.follows or observer.attempt):
         receipt = await threads(rundir.receipt, await threads(rundir.latest))
-    if receipt is None or not (missing := await _watch_out(receipt, cluster, observer, follower)):
+    if receipt is None or not (missing := await _watch_out(receipt, observer.where, follower)):
         return
     if not await follower.show_kept_log(receipt, missing):
         follower.tell(Event("state", f"the end of the log of {receipt.submission_id} may be missing: {missing}"))
 
 
-async def _watch_out(receipt: Receipt, cluster: Cluster, observer: Observer, follower: Follower) -> str:
+async def _watch_out(receipt: Receipt, where: Where, follower: Follower) -> str:
     """Return why the end of the job's log cannot be shown; "" if it was shown and the job has ended."""
-    if receipt.cluster and receipt.cluster != cluster.identity:
+    if receipt.cluster and receipt.cluster != where.cluster.identity:
         return f"only {receipt.cluster} has it"
     began = time.monotonic()
     stopped = False
     while True:
         try:
-            if observer.client is None and not await cluster.lives():
+            if where.client is None and not await where.cluster.lives():
                 return "its cluster is gone"  # connecting would start another one
-            client = await observer.connect()
+            client = await where.connect()
             job = await client.job(receipt.submission_id)
             if job is None:
                 return "its cluster no longer knows the job"
@@ -63,7 +61,7 @@ async def _watch_out(receipt: Receipt, cluster: Cluster, observer: Observer, fol
                 await client.stop(receipt.submission_id)
         except CLUSTER_ERRORS as exc:
             missing = exc.message
-            await observer.close()
+            await where.close()
         if time.monotonic() - began > timings.LEAVE_S:
             return missing
         await asyncio.sleep(POLL_S)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from plugin_core.clusters.base import Cluster
 from plugin_core.errors import CLUSTER_ERRORS
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor.events import Event, Listener
+from plugin_core.supervisor.where import Where
 
 
 class Interest:
-    def __init__(self, rundir: RunDir, cluster: Cluster, tell: Listener):
-        self._rundir, self._cluster, self._tell = rundir, cluster, tell
+    def __init__(self, rundir: RunDir, where: Where, tell: Listener):
+        self._rundir, self._where, self._tell = rundir, where, tell
         self._storage_due = self._cluster_due = 0.0
         #: what was told last of a queue that the cluster waits in
         self.waits_for = ""
@@ -32,10 +32,10 @@ class Interest:
         if limit is not None and now >= self._storage_due:
             self._storage_due = now + limit / 4
             await Threads.of(self._rundir.uri)(self._rundir.show_interest)
-        every = self._cluster.keep_every_s
+        every = self._where.cluster.keep_every_s
         if every is not None and now >= self._cluster_due:
             self._cluster_due = now + every
             try:
-                await self._cluster.keep()
+                await self._where.cluster.keep()
             except CLUSTER_ERRORS as exc:
                 self._tell(Event("state", f"the lease on the shared cluster could not be renewed: {exc.message}"))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plugin_core.clusters.base import Cluster
-from plugin_core.clusters.jobs_api import JobInfo, JobsClient
-from plugin_core.errors import CLUSTER_ERRORS, ClusterRefusedError, RestartError, StorageError
+from plugin_core.clusters.jobs_api import JobInfo
+from plugin_core.errors import CLUSTER_ERRORS, NO_RESOURCES, ClusterRefusedError, RestartError, StorageError
 from plugin_core.runs.attempts import Attempts
 from plugin_core.runs.directory import AttemptEnd, Intent, Phase, Receipt, RunDir
 from plugin_core.specs import Limits
@@ -17,6 +17,7 @@ from plugin_core.specs.failure_policy import FailurePolicy, policy_of
 from plugin_core.storage.threads import Threads
 from plugin_core.supervisor import timings
 from plugin_core.supervisor.decide import LIVE, TERMINAL, Job, Observed
+from plugin_core.supervisor.where import Where
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,12 @@ class Observer:
 
     def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
         self.rundir = rundir
-        self.cluster = cluster
+        self.where = Where(cluster, rundir.uri)
         self.since_attempt = since_attempt
         self.attempt = since_attempt or 0
         self.giving_up = False
         self.limits: Limits | None = None
         self._policy: FailurePolicy | None = None
-        self.client: JobsClient | None = None
         self._threads = Threads.of(rundir.uri)
         self._old_intent = Intent()
         self._whole_run: frozenset[str] = frozenset()
@@ -80,17 +80,6 @@ class Observer:
         self._embedded = False
         self._pending_since: float | None = None
         self._live_job = ""
-
-    async def connect(self) -> JobsClient:
-        if self.client is None:
-            client = await self.cluster.connect()
-            self.client = await client.__aenter__()
-        return self.client
-
-    async def close(self) -> None:
-        if self.client is not None:
-            await self.client.__aexit__(None, None, None)
-            self.client = None
 
     async def look(self) -> Look:
         """Raises StorageError if the run directory cannot be read; an unresponsive cluster is just an observation."""
@@ -124,6 +113,9 @@ class Observer:
         self._live_job = job.submission_id if job is not None and asked.state in LIVE else ""
         now = time.monotonic()
         given, unreachable_since = limits.unreachable_timeout_s, self._unreachable_since
+        here = receipt is not None and receipt.cluster == self.where.cluster.identity
+        patience_s = self.where.patience_s if here else None
+        given = patience_s if given is None else given
         if given is None and self._embedded:
             gave_up = silent_s > timings.EMBEDDED_WAIT_S
         else:
@@ -149,6 +141,7 @@ class Observer:
             policy=self._policy,
             overdue=self._overdue(limits, now, job),
             gave_up_on_cluster=gave_up,
+            elsewhere=patience_s is not None,
         )
         return Look(seen, receipt, job, stored.links, stored.phases)
 
@@ -174,7 +167,7 @@ class Observer:
     def _read_storage(self) -> _Stored:
         """Read the run directory: two requests if nothing has changed."""
         rundir = self.rundir
-        if self.client is None and rundir.has_result():
+        if self.where.client is None and rundir.has_result():
             return _Stored(has_result=True)
         attempts = rundir.attempts()
         last = attempts.latest
@@ -196,14 +189,15 @@ class Observer:
         )
 
     def _restarts(self, attempts: Attempts, last: int) -> int:
-        """How many attempts of this call ended because the failure policy restarts them; they do not count as lost."""
-        if self._policy is None:
+        """How many attempts of this call ended because the failure policy restarts them, or for want of resources; they do
+        not count as lost."""
+        if self._policy is None and not self.where.is_choice:
             return 0
         ends = [
             self._once(self.rundir.end, attempt, attempts.of(attempt, "end"))
             for attempt in range((self.since_attempt or 0) + 1, last)
         ]
-        return sum(end is not None and end.outcome == RestartError.outcome for end in ends)
+        return sum(end is not None and (end.outcome == RestartError.outcome or end.cause == NO_RESOURCES) for end in ends)
 
     def _once(self, read: Callable[[int], Any], attempt: int, version: str | None) -> Any:
         """Read an attempt's file once per version; None if it does not exist."""
@@ -215,24 +209,25 @@ class Observer:
     async def job_has_changed(self) -> bool:
         """Whether the job that the last look saw alive has ended, or its cluster does not answer any more. One request to
         the cluster, none to storage."""
-        if self.client is None or not self._live_job:
+        if self.where.client is None or not self._live_job:
             return False
         try:
-            job = await self.client.job(self._live_job)
+            job = await self.where.client.job(self._live_job)
         except CLUSTER_ERRORS:
             return True
         return job is None or job.terminal
 
     async def _ask(self, receipt: Receipt) -> _Asked:
         self._embedded = False
-        if receipt.cluster and receipt.cluster != self.cluster.identity:
+        await self.where.find(receipt.cluster)
+        if receipt.cluster and receipt.cluster != self.where.cluster.identity:
             # only its own cluster knows, and our token is not for that cluster
             return await self._ask_nobody(receipt.cluster)
         try:
-            if self.client is None and not await self.cluster.lives():
+            if self.where.client is None and not await self.where.cluster.lives():
                 # connecting would start another one, which a finished or cancelled run has no use for
                 return await self._gone("it no longer exists")
-            client = await self.connect()
+            client = await self.where.connect()
             job = await client.job(receipt.submission_id)
             actors_alive = job is not None and job.terminal and await client.has_live_actors(job)
             incarnation = "" if job is not None else (await client.version()).get("session_name")
@@ -241,7 +236,7 @@ class Observer:
             if isinstance(exc, ClusterRefusedError) and not self._answered:
                 raise
             # the embedded head gets a new port each time: reconnect, or its next incarnation is never found
-            await self.close()
+            await self.where.close()
             return await self._gone(exc.message) if await self._is_gone() else self._out_of_sight(exc.message)
         self._answered = True
         self._unreachable_since = None
@@ -254,18 +249,18 @@ class Observer:
 
     async def _is_gone(self) -> bool:
         try:
-            return not await self.cluster.lives()
+            return not await self.where.cluster.lives()
         except CLUSTER_ERRORS:
             return False
 
     async def _gone(self, why: str) -> _Asked:
-        return _Asked(Job.OTHER_INCARNATION, why, driver_ended=await self.cluster.end_leftovers())
+        return _Asked(Job.OTHER_INCARNATION, why, driver_ended=await self.where.cluster.end_leftovers())
 
     async def _ask_nobody(self, cluster: str) -> _Asked:
         """What is known about a job on a cluster that this call cannot query."""
         from plugin_core.clusters import local_head
 
-        why = f"it belongs to {cluster}, this call uses {self.cluster.identity}"
+        why = f"it belongs to {cluster}, this call uses {self.where.cluster.identity}"
         if host := local_head.host_of(cluster):
             if await self._threads(local_head.is_gone, cluster):
                 return _Asked(Job.OTHER_INCARNATION, f"the keeper of the {cluster} is dead")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 
 from plugin_core.clusters import handover
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.working_folders import check_folders
-from plugin_core.errors import ClusterQueuedError, RayTrainWorkflowsError, SpecError, StorageError
+from plugin_core.errors import ClusterQueuedError, SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.resources import check_fits
@@ -21,6 +20,7 @@ from plugin_core.supervisor.preflight import check_functions_and_data, check_res
 from plugin_core.supervisor.run_checkpoints import with_checkpoints
 from plugin_core.supervisor.story import Story
 from plugin_core.supervisor.uploads import tell_if_slow
+from plugin_core.supervisor.where import release, tell_start
 
 
 async def prepare(
@@ -36,7 +36,8 @@ async def prepare(
     lines for people. `current`: the newest generation, if the caller has looked it up.
     """
     tell: Listener = Story(log) if log is not None else lambda event: None
-    handover.check(cluster)
+    for each in cluster.choices():
+        handover.check(each)
     await in_thread(check_folders, spec.runtime_env)
     # no time limit: a journal may have to be read
     spec, remarks = await Threads.of(RunDir.of(spec).uri)(
@@ -60,9 +61,10 @@ async def prepare(
     tell(Event("state", f"{spec.kind.replace('_', ' ')} {rundir.name} on {cluster.title}; run directory: {rundir.uri}"))
     for line in filter(None, [*remarks, remark]):
         tell(Event("state", line))
-    # a run with an attempt is left to the loop, which waits for a cluster that is unreachable now
+    # a run with an attempt is left to the loop, which waits for a cluster that is unreachable now; so is the choice among
+    # several clusters
     threads = Threads.of(rundir.uri)
-    if not await threads(rundir.receipts) and await threads(rundir.result) is None:
+    if len(cluster.choices()) == 1 and not await threads(rundir.receipts) and await threads(rundir.result) is None:
         try:
             await tell_start(cluster, tell)
             async with await cluster.connect() as client:
@@ -75,19 +77,3 @@ async def prepare(
             await release(cluster, False, tell)  # nothing will ever run there
             raise
     return rundir
-
-
-async def tell_start(cluster: Cluster, tell: Listener) -> None:
-    """Say so if connecting to the cluster will start it, which takes a while. Raises one of CLUSTER_ERRORS."""
-    if not await cluster.lives():
-        tell(Event("state", f"starting {cluster.title}"))
-
-
-async def release(cluster: Cluster, succeeded: bool, tell: Listener) -> None:
-    """Release a run's cluster. Never raises: a failure is told."""
-    try:
-        await cluster.release(succeeded)
-    except RayTrainWorkflowsError as exc:
-        # the run is over either way, but the user must know about a per-run cluster that is left over
-        what = f"the run's cluster could not be released: {exc.message}"
-        tell(Event("state", what, level=logging.WARNING))

@@ -61,5 +61,16 @@ def test_three_steps_share_a_cluster_which_the_end_of_the_dag_run_deletes(
     assert (made.count("POST"), made.count("DELETE")) == (1, 1)
 
 
+@pytest.mark.slow
+def test_a_dag_may_start_and_end_the_cluster_by_tasks_of_its_own(
+    airflow: AirflowServer, kubernetes: FakeKubernetes
+) -> None:
+    before = len(kubernetes.methods())
+    run_id = succeeds(airflow, "explicit_cluster", "double")
+    assert "ready: a KubeRay cluster, shared-" in airflow.task_log("explicit_cluster", run_id, "start")
+    made = kubernetes.methods()[before:]
+    assert (made.count("POST"), made.count("DELETE")) == (1, 1), "the end of the DAG run finds it deleted"
+
+
 def _leaving(kubernetes: FakeKubernetes) -> bool:
     return all("deletionTimestamp" in each["metadata"] for each in kubernetes.clusters.values())

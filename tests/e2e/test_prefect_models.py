@@ -7,7 +7,9 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowFilter
+from prefect.client.schemas.objects import TaskRun
 
+from devtools.chaos import wait_until
 from devtools.steps import counting_loop, evaluate
 from plugin_core import Evaluation, ModelVersion, RetrainSpec, RunConfig, TrainSpec, TuneSpec, best_train_spec, get_model
 from plugin_core.clusters.fake import FakeCluster
@@ -92,5 +94,10 @@ def test_a_refused_promotion_is_not_tried_again(tmp_path: Path) -> None:
     with pytest.raises(PromotionRefusedError, match=r"did not pass \(accuracy: 0.1 < min 0.9\)"):
         refused()
     with get_client(sync_client=True) as client:
-        (tried,) = client.read_task_runs(flow_filter=FlowFilter(name={"any_": ["refused"]}))
+
+        def ended() -> list[TaskRun]:
+            found = client.read_task_runs(flow_filter=FlowFilter(name={"any_": ["refused"]}))
+            return [each for each in found if each.state is not None and each.state.is_final()]
+
+        (tried,) = wait_until(ended)  # the server learns of task runs from events, after the flow run's end
     assert tried.run_count == 1

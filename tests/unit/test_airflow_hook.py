@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("airflow")
 
 from airflow_provider.hooks import RayJobsHook
-from plugin_core import KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
+from plugin_core import FallbackCluster, KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
 from tests.support.airflow_tasks import TOKEN
@@ -103,3 +103,25 @@ def test_values_from_a_connection_are_masked_in_airflows_logs(monkeypatch: pytes
         extra = {"env_vars": {"KEY": key}, "env_files": {"FILE": f"token = {word}\n"}, "headers": {"X": header}}
         look(connect(monkeypatch, host="h", extra=extra))
         assert redact(f"the job prints {key}, {word} and {header}") == "the job prints ***, *** and ***"
+
+
+def test_a_list_of_connections_becomes_clusters_in_the_order_of_preference(monkeypatch: pytest.MonkeyPatch) -> None:
+    spot = {"conn_type": "rayjobs", "host": "spot", "extra": {"after_s": "45", "storage_path": "s3://runs"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPOT", json.dumps(spot))
+    monkeypatch.setenv("AIRFLOW_CONN_SURE", json.dumps({"conn_type": "rayjobs", "host": "sure"}))
+    hook = RayJobsHook(["spot", "sure", None])
+    clusters = [RayCluster("http://spot:8265"), RayCluster("http://sure:8265"), LocalCluster()]
+    assert hook.get_cluster() == FallbackCluster(clusters, after_s=45.0) == asyncio.run(hook.aget_cluster())
+    assert hook.get_place().storage_path == "s3://runs"
+    assert RayJobsHook(["sure"]).get_cluster() == clusters[1]
+
+
+@pytest.mark.parametrize("given", [[], [1], {"a": 1}, 7])
+def test_what_is_no_list_of_connections_is_refused(given: Any) -> None:
+    with pytest.raises(SpecError, match=r"ray_conn_id: got .*; expected the id of a connection, or a list of ids"):
+        RayJobsHook(given).get_place()
+
+
+def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="after_s: got 'soon' in the connection's extra; expected seconds"):
+        connect(monkeypatch, host="h", extra={"after_s": "soon"}).get_place()

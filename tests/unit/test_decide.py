@@ -1,10 +1,11 @@
 """The decision table: observation → next action."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from plugin_core.errors import EXIT_NOT_SHARED, TERMINATED
+from plugin_core.errors import EXIT_NOT_SHARED, NO_RESOURCES, TERMINATED
 from plugin_core.runs.directory import AttemptEnd
 from plugin_core.supervisor.decide import Action, Do, Job, Observed, decide
 
@@ -12,6 +13,7 @@ USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …
 LOST = AttemptEnd("infrastructure", "a node died")
 SUCCEEDED = AttemptEnd("succeeded")
 TERM = AttemptEnd(TERMINATED, "SIGTERM")
+NO_ROOM = AttemptEnd("timeout", "the step got no resources", cause=NO_RESOURCES)
 
 
 def seen(**fields: object) -> Observed:
@@ -209,3 +211,33 @@ def test_a_cancelled_run_is_never_restarted() -> None:
     for observed in EVERYTHING:
         if observed.cancel_wanted:
             assert decide(observed).do not in (Do.SUBMIT_NEXT, Do.SUBMIT_SAME), observed
+
+
+@pytest.mark.parametrize(
+    ("what", "observed", "moves_on"),
+    [
+        ("no resources came", seen(job=Job.FAILED, end=NO_ROOM), True),
+        ("no resources came, to an earlier call", seen(job=Job.FAILED, end=NO_ROOM, ours=False), True),
+        ("its cluster is gone", seen(job=Job.OTHER_INCARNATION, heartbeat_silent=True), True),
+        ("its cluster is gone, as its driver said", seen(job=Job.OTHER_INCARNATION, end=TERM), True),
+        ("cut off and silent", seen(job=Job.UNREACHABLE, gave_up_on_cluster=True, heartbeat_silent=True), True),
+        ("it was lost, and its cluster lives", seen(job=Job.FAILED, end=LOST), False),
+        ("it was never submitted", seen(job=Job.ABSENT, attempt_unwanted=True), False),
+        ("nothing ran yet", Observed(), False),
+    ],
+)
+def test_the_next_attempt_moves_on_to_another_cluster_if_this_one_gives_nothing(
+    what: str, observed: Observed, moves_on: bool
+) -> None:
+    action = decide(replace(observed, elsewhere=True))
+    assert (action.do, action.moves_on) == (Do.SUBMIT_NEXT, moves_on), what
+    assert not decide(observed).moves_on, "there is no other one"
+
+
+def test_no_run_moves_on_while_its_attempt_may_live_or_its_time_is_over() -> None:
+    cut_off = seen(job=Job.UNREACHABLE, gave_up_on_cluster=True, elsewhere=True)
+    assert decide(cut_off).do is Do.WAIT, "the heartbeat moves"
+    for end, job in ((NO_ROOM, Job.RUNNING), (NO_ROOM, Job.PENDING)):
+        assert decide(seen(job=job, end=end, elsewhere=True)).do is Do.WAIT
+    assert decide(seen(job=Job.FAILED, end=NO_ROOM, elsewhere=True, overdue="too long")).do is Do.FAIL
+    assert decide(seen(job=Job.FAILED, end=NO_ROOM)).do is Do.FAIL, "it is on its last cluster"

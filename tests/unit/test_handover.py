@@ -19,7 +19,8 @@ from plugin_core.driver import takeover
 from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError
 from plugin_core.supervisor.decide import Do, Job, Observed, decide
 from plugin_core.supervisor.follower import Event
-from plugin_core.supervisor.supervisor import JOB_VARIABLES, Supervisor, prepare, run_sync
+from plugin_core.supervisor.submitter import JOB_VARIABLES
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from plugin_core.tracking.subject import _params
 from tests.support.fake_steps import spec_at
 

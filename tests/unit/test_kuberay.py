@@ -10,9 +10,10 @@ import pytest
 
 from devtools.chaos import wait_until
 from plugin_core import KubeRayCluster, KubeRaySettings, run
-from plugin_core.clusters import base, kuberay, kuberay_lease
+from plugin_core.clusters import kuberay, kuberay_lease
 from plugin_core.clusters.doctor import describe_cluster
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.find import find_cluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.supervisor import cancel
@@ -107,7 +108,7 @@ def test_runs_at_once_have_different_clusters_and_callers_of_one_run_the_same(
     monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig or "")
     assert cluster.of_run("/runs/a").name != cluster.of_run("/runs/b").name
     assert cluster.of_run("/runs/a") == cluster.of_run("/runs/a").of_run("/runs/a")
-    found = base.find_cluster(cluster.of_run("/runs/a").reference())
+    found = find_cluster(cluster.of_run("/runs/a").reference())
     assert found.identity == cluster.of_run("/runs/a").identity
     assert "secret" not in str(cluster.reference())
     assert len(replace(cluster, name="t" * 39).of_run("/runs/a").name) == 50

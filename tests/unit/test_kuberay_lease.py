@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from plugin_core import KubeRayCluster, RunConfig, run
-from plugin_core.clusters import base, kuberay
+from plugin_core import FallbackCluster, KubeRayCluster, LocalCluster, RunConfig, run
+from plugin_core.clusters import kuberay, shared
 from plugin_core.clusters import kuberay_lease as leases
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.find import find_cluster
+from plugin_core.clusters.shared import end_shared, start_shared
 from plugin_core.errors import SpecError
 from plugin_core.supervisor.supervisor import run_sync
 from tests.support import leasing
@@ -70,7 +72,7 @@ def test_another_workflow_has_another_cluster(cluster: KubeRayCluster) -> None:
 def test_any_process_finds_it_by_its_reference(cluster: KubeRayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYTRAIN_CLUSTERS", cluster.address)
     monkeypatch.setenv("KUBECONFIG", cluster.kubeconfig or "")
-    found = base.find_cluster(cluster.reference())
+    found = find_cluster(cluster.reference())
     assert found.of_run("/runs/a").identity == cluster.of_run("/runs/a").identity
 
 
@@ -172,3 +174,45 @@ def test_a_moment_that_nobody_can_read_deletes_nothing() -> None:
 def test_what_is_shared_is_one_of_two_words(cluster: KubeRayCluster) -> None:
     with pytest.raises(SpecError, match="share: got 'flow'; expected 'run' or 'workflow'"):
         replace(cluster, share="flow")  # type: ignore[arg-type]
+
+
+def test_a_workflow_may_start_and_end_it_by_itself(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    title = run_sync(start_shared(cluster, print))
+    assert title == cluster.of_run("/runs/a").title
+    assert not leases.is_needed(annotations(kubernetes)), "it holds nothing: if no step comes, somebody deletes it"
+    run_sync(start_shared(cluster, print))  # a retry
+    do("train", cluster, tmp_path)
+    assert kubernetes.methods().count("POST") == 1
+    run_sync(end_shared(cluster))
+    assert living(kubernetes) == []
+
+
+def test_a_started_one_is_waited_for_in_its_queue_and_held_meanwhile(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "QUEUE_POLL_S", 0.05)
+    told: list[str] = []
+    held: list[bool] = []
+    kubernetes.admits_after = 8
+
+    async def keep(self: KubeRayCluster) -> None:
+        await real(self)
+        held.append(leases.is_needed(annotations(kubernetes)))
+
+    real = KubeRayCluster.keep
+    monkeypatch.setattr(KubeRayCluster, "keep", keep)
+    run_sync(start_shared(replace(cluster, queue="gpus"), told.append))
+    assert len(told) == 1
+    assert "waits in Kueue's queue gpus, 2 ahead" in told[0]
+    assert held
+    assert all(held)
+    assert len(living(kubernetes)) == 1
+
+
+@pytest.mark.parametrize("do_it", [lambda cluster: start_shared(cluster, print), end_shared])
+def test_one_that_is_not_shared_is_not_started_or_ended_by_itself(cluster: KubeRayCluster, do_it: Any) -> None:
+    for other in (LocalCluster(), replace(cluster, share="run", workflow=""), FallbackCluster([cluster])):
+        with pytest.raises(SpecError, match="which the steps of a workflow do not share; expected a KubeRayCluster"):
+            run_sync(do_it(other))

@@ -73,6 +73,7 @@ def test_a_cancel_in_the_queue_leaves_no_cluster(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
 ) -> None:
     kubernetes.admits_after = None
+    cluster = replace(cluster, on_failure="keep")  # to look at what failed there
     running = Running(spec_at(tmp_path), cluster)
     wait_until(lambda: told(running.events))
     assert run_sync(acancel(running.rundir, cluster)) == "cancelled"

@@ -15,6 +15,7 @@ from plugin_core.storage.location import Location
 from plugin_core.supervisor.decide import Do, Job, decide
 from plugin_core.supervisor.observer import Look, Observer
 from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
+from plugin_core.supervisor.where import Where
 from tests.support.fake_steps import spec_at
 
 
@@ -35,7 +36,7 @@ def test_a_heartbeat_is_not_silent_because_querying_the_cluster_took_long(
         assert run_sync(observed(observer)).seen.job is Job.RUNNING
     monkeypatch.setattr(FakeCluster, "_get", slow)
     with FakeCluster() as broken:
-        observer.cluster = broken
+        observer.where = Where(broken, rundir.uri)
         look = run_sync(observed(observer))
     assert look.seen.job is Job.UNREACHABLE
     assert look.seen.gave_up_on_cluster is False
@@ -57,7 +58,7 @@ def test_a_heartbeat_is_waited_for_only_where_ray_has_lost_sight_of_the_driver(
 
 async def observed(observer: Observer) -> Look:
     look = await observer.look()
-    await observer.close()
+    await observer.where.close()
     return look
 
 
@@ -156,8 +157,8 @@ def test_a_driver_of_an_earlier_version_is_not_silent(tmp_path: Path) -> None:
                 rundir.step.child("heartbeat", "001.json").write(b'{"counter": %d, "phase": "training"}' % counter)
                 found.append((await observer.look()).seen.heartbeat_silent)
                 await asyncio.sleep(0.4)
-            await observer.close()
+            await observer.where.close()
             return found
 
         assert run_sync(silent()) == [False, False, True]
-        run_sync(observer.close())
+        run_sync(observer.where.close())

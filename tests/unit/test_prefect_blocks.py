@@ -1,5 +1,6 @@
 """The blocks without a server: Prefect's own suite for blocks, and what they refuse."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,11 +8,14 @@ from prefect.blocks.core import Block
 from prefect.testing.standard_test_suites import BlockStandardTestSuite
 from pydantic import SecretStr, ValidationError
 
-from plugin_core import KubeRayCluster, KubeRaySettings
-from plugin_core.clusters.base import LocalCluster, find_cluster
+from plugin_core import FallbackCluster, KubeRayCluster, KubeRaySettings
+from plugin_core.clusters.base import LocalCluster
 from plugin_core.clusters.base import RayCluster as CoreCluster
+from plugin_core.clusters.find import find_cluster
 from plugin_core.errors import SpecError
+from plugin_core.runs.directory import RunDir
 from prefect_integration import RayCluster, RayTrainJob
+from prefect_integration.hooks import StepOfFlowRun
 from prefect_integration.step import Step, cluster_data
 
 
@@ -101,6 +105,28 @@ def test_the_steps_runtime_env_wins_over_the_blocks() -> None:
     spec = {"train_loop_per_worker": "a:b", "framework": "python", "runtime_env": {"env_vars": {"A": "step"}}}
     step = Step(spec, _train(), block, None, None)
     assert step._given.runtime_env == {"pip": ["a"], "env_vars": {"A": "step", "B": "block"}}
+
+
+def test_a_list_of_clusters_is_the_order_of_preference(tmp_path: Path) -> None:
+    given = [CoreCluster("http://spot:8265"), RayCluster(local=True)]
+    step = Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), given, None, None)
+    assert step.cluster == FallbackCluster([given[0], LocalCluster()])
+    data = cluster_data(given, step.cluster, "")
+    assert [*data] == ["clusters", "after_s"]
+    found = StepOfFlowRun(RunDir.at(str(tmp_path)), data).cluster()
+    assert [each.identity for each in found.choices()] == [each.identity for each in step.cluster.choices()]
+
+
+def test_blocks_in_a_list_have_the_same_runtime_env() -> None:
+    given = [RayCluster(local=True, runtime_env={"pip": ["a"]}), RayCluster(address="http://ray:8265")]
+    with pytest.raises(SpecError, match="cluster: got blocks with different runtime_envs in a list"):
+        Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), given, None, None)
+
+
+@pytest.mark.parametrize("where", [{"clusters": [7]}, {"clusters": [{"clusters": [{}]}]}, {"clusters": []}])
+def test_an_artifact_with_a_wrong_list_is_refused(tmp_path: Path, where: dict[str, Any]) -> None:
+    with pytest.raises(SpecError):
+        StepOfFlowRun(RunDir.at(str(tmp_path)), where).cluster()
 
 
 def _train() -> Any:

@@ -11,20 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 USERS = """
     BatchInferResult BatchInferSpec CheckpointConfig CheckpointRef Comet Comparison DatasetConfig EvaluateSpec
-    Evaluation EvaluationResult FailureConfig KubeRayCluster KubeRaySettings Limits LocalCluster LocalTier MLflow
-    ModelVersion PreemptionNotice RayCluster RayJobResult RayJobSpec RetrainResult RetrainSpec RunConfig RunRef
-    ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig TrainResult TrainSpec TuneResult TuneSpec WandB
-    artifact_directory arun best_train_spec execute get_model history load_preprocessor load_spec parse_result
-    parse_spec plot promote rollback run save_preprocessor
+    Evaluation EvaluationResult FailureConfig FallbackCluster KubeRayCluster KubeRaySettings Limits LocalCluster
+    LocalTier MLflow ModelVersion PreemptionNotice RayCluster RayJobResult RayJobSpec RetrainResult RetrainSpec
+    RunConfig RunRef ScalingConfig TensorBoard TensorflowConfig Threshold TorchConfig TrainResult TrainSpec
+    TuneResult TuneSpec WandB artifact_directory arun best_train_spec execute get_model history load_preprocessor
+    load_spec parse_result parse_spec plot promote rollback run save_preprocessor
 """
 ENGINES = """
-    BatchInferResult BatchInferSpec CHAMPION Cluster EvaluateSpec EvaluationResult Event History Line LocalCluster Log
-    ModelVersion RayCluster RayJobResult RayJobSpec RayTrainWorkflowsError Reading RetrainResult RetrainSpec RunDir
-    Secrets SpecError StepCancelledError StepError StepResult StepSpec Supervisor Threads Tracker TrainResult
-    TrainSpec TuneResult TuneSpec acancel refuse_beside_a_call as_spec call_arguments cancel check_size
-    describe_cluster did_you_mean effective_time_of fields_fingerprint find_cluster fingerprint free_ports how_to_open
-    in_background in_own_loop in_thread kuberay_from_json make_record markdown_report markdown_text metric_rows
-    newest_run prepare promote promoted rollback run_name run_sync safe_link shown spec_datasets trial_rows
+    acancel as_spec BatchInferResult BatchInferSpec call_arguments cancel CHAMPION check_size Cluster
+    describe_cluster did_you_mean effective_time_of end_shared EvaluateSpec EvaluationResult Event FallbackCluster
+    fields_fingerprint find_cluster fingerprint free_ports History how_to_open in_background in_own_loop in_thread
+    kuberay_from_json Line LocalCluster Log make_record markdown_report markdown_text metric_rows ModelVersion
+    newest_run prepare promote promoted RayCluster RayJobResult RayJobSpec RayTrainWorkflowsError Reading
+    refuse_beside_a_call RetrainResult RetrainSpec rollback run_name run_sync RunDir safe_link Secrets shown
+    spec_datasets SpecError start_shared StepCancelledError StepError StepResult StepSpec Supervisor Threads
+    Tracker TrainResult TrainSpec trial_rows TuneResult TuneSpec
 """
 
 

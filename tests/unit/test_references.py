@@ -19,8 +19,8 @@ from plugin_core import (
     promote,
     rollback,
 )
-from plugin_core.clusters.base import find_cluster
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.clusters.find import find_cluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.kuberay_json import kuberay_from_json
 from plugin_core.clusters.local_head_keeper import plain_executable

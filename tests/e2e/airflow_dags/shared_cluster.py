@@ -1,8 +1,10 @@
-"""Three steps of a DAG run on one cluster, without tasks that set it up or delete it."""
+"""Three steps of a DAG run on one cluster, without tasks that set it up or delete it; and with them."""
 
 import os
 
-from airflow.sdk import dag, task
+from airflow.sdk import DAG, dag, task
+
+from airflow_provider.operators import EndRayClusterOperator, StartRayClusterOperator
 
 STORAGE = os.environ["TEST_FOLDER"] + "/runs"
 
@@ -25,3 +27,13 @@ def shared_cluster():
 
 
 shared_cluster()
+
+
+def double(number):
+    return 2 * number
+
+
+with DAG("explicit_cluster", schedule=None, default_args={"ray_conn_id": "ray_shared"}):
+    start = StartRayClusterOperator(task_id="start").as_setup()
+    step = task.ray(double, storage_path=STORAGE)(21)
+    start >> step >> EndRayClusterOperator(task_id="end").as_teardown(setups=start)

@@ -1,0 +1,50 @@
+"""Operators that start and end a cluster which the steps of a DAG run share. A DAG needs neither of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider.arguments import check_arguments
+from airflow_provider.base import as_airflow_errors
+from airflow_provider.common import SHARED_KEY
+from airflow_provider.hooks import DEFAULT_CONN_ID, RayJobsHook
+from plugin_core.engine import Cluster, end_shared, run_sync, start_shared
+
+
+class _SharedClusterOperator(BaseOperator):
+    template_fields: Sequence[str] = ("ray_conn_id",)
+    ui_color = "#d5ecfa"
+
+    def __init__(self, *, ray_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any):
+        check_arguments(type(self), kwargs)
+        super().__init__(**kwargs)
+        self.ray_conn_id = ray_conn_id
+
+    def _cluster(self, context: Any) -> Cluster:
+        return RayJobsHook(self.ray_conn_id, of=context["ti"]).get_cluster()
+
+
+class StartRayClusterOperator(_SharedClusterOperator):
+    """Start the cluster that the steps of this DAG run share (a connection whose `kuberay` has `"share": "workflow"`), and
+    wait until it is ready, also in a queue. A step's first use does the same; with this one the DAG shows it.
+
+    Use it `.as_setup()`. The cluster is deleted at the end of the DAG run, or by `EndRayClusterOperator`. Safe to retry.
+    """
+
+    def execute(self, context: Any) -> None:
+        with as_airflow_errors():
+            cluster = self._cluster(context)
+            if (store := context.get("task_state_store")) is not None:
+                store.set(SHARED_KEY, self.ray_conn_id)  # before it exists: whatever becomes of this task
+            self.log.info("ready: %s", run_sync(start_shared(cluster, self.log.info)))
+
+
+class EndRayClusterOperator(_SharedClusterOperator):
+    """Delete that cluster before the DAG run ends, unless a step is still on it. Use it `.as_teardown()`. Safe to retry."""
+
+    def execute(self, context: Any) -> None:
+        with as_airflow_errors():
+            run_sync(end_shared(self._cluster(context)))
