@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -190,6 +190,8 @@ def _type(hint: Any) -> str:
         return " or ".join(dict.fromkeys(_type(arg) for arg in args if arg is not NoneType))
     if origin is dict:
         return f"mapping, text to {_type(args[1])}" if args[1] is not Any else "mapping"
+    if origin is Sequence:
+        return f"list of {_type(args[0])}"
     if isinstance(hint, type) and issubclass(hint, BaseModel):
         return _link(hint)
     raise TypeError(f"type: got {hint!r}; expected one in WORDS")
