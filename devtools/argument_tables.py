@@ -62,7 +62,7 @@ WORDS: list[tuple[Any, str]] = [
 ]
 
 #: What signatures name that their modules import for type checkers alone.
-_ONLY_FOR_TYPES = {"Cluster": Cluster, "RayCluster": RayCluster}
+_ONLY_FOR_TYPES = {"Clusters": Cluster | RayCluster | Sequence[Cluster | RayCluster] | None}
 
 INTRODUCTION = """\
 # Arguments

@@ -106,8 +106,8 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
     return {
         # milliseconds between the dashboard's measurements of all processes, which are expensive on a small machine
         "REPORTER_UPDATE_INTERVAL_MS": "20000",
-        # from so many log files on, Ray looks for new ones every 0.5 s; with fewer ten times a second, which is most of what
-        # its log monitor does
+        # from so many log files on, Ray looks for new ones every 0.5 s; with fewer ten times a second, most of what its log
+        # monitor does
         "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
         # prestarted workers have no runtime environment, but all our jobs do, so they would never be used
