@@ -15,7 +15,8 @@ from plugin_core.supervisor.supervisor import Supervisor, run_sync
 ONE = ScalingConfig(num_workers=1)
 
 
-@pytest.mark.parametrize("work", ["training", *(pytest.param(work, marks=pytest.mark.slow) for work in WORKS[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORKS)
 def test_the_first_cluster_dies_and_the_second_goes_on(
     tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead], cluster: LocalCluster, work: Work
 ) -> None:

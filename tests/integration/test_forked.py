@@ -57,6 +57,7 @@ def test_a_worker_has_what_it_would_have_without_a_fork_server(tmp_path: Path, c
     assert (started["forked"], started["imported"], started["given"], started["threads"]) == (0, 0, 1, cpus)
 
 
+@pytest.mark.slow
 def test_a_head_whose_fork_server_was_killed_goes_on_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,11 @@ def check_predictions(name: str, result: TrainResult) -> None:
 
 
 #: A smoke of each framework is in `make test`; the others are second examples of one, or shown by another test there.
-SMOKE = [name for name in NAMES if name not in ("torch", "fsdp", "vit", *TREES) and not name.startswith(COMBINED)]
+SMOKE = [
+    name
+    for name in NAMES
+    if name not in ("torch", "fsdp", "local_shuffle", "lora", "vit", *TREES) and not name.startswith(COMBINED)
+]
 
 
 @pytest.mark.smoke

@@ -15,7 +15,7 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor import preparation, supervisor, uploads
+from plugin_core.supervisor import preparation, submitter, uploads
 from plugin_core.supervisor.events import Event, Line
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_steps import spec_at
@@ -51,7 +51,7 @@ def test_an_upload_that_takes_a_while_is_told_with_its_size_and_duration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: bool
 ) -> None:
     monkeypatch.setattr(uploads, "TOLD_AFTER_S", 0.0 if slow else 60.0)
-    for module in (supervisor, preparation):
+    for module in (submitter, preparation):
         monkeypatch.setattr(module, "tell_if_slow", lambda upload, *more: uploads.tell_if_slow(_later(upload), *more))
     (tmp_path / "code").mkdir()
     (tmp_path / "code/data").write_bytes(random.Random(1).randbytes(1_160_000))
