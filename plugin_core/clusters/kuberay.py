@@ -217,7 +217,7 @@ class KubeRayCluster:
     def _delete_if_free(self, kubernetes: Kubernetes) -> None:
         name = self.of_run(self.workflow).name
         found = kubernetes.get(name)
-        if found is not None and not leases.is_needed(state.annotations_of(found)):
+        if found is not None and not state.leaving(found) and not leases.is_needed(state.annotations_of(found)):
             kubernetes.delete(name, found["metadata"]["resourceVersion"])
 
     async def release(self, succeeded: bool) -> None:
