@@ -321,6 +321,26 @@ def test_the_newest_three_are_recorded(played: tuple[PlayedGroup, TierCallback, 
     assert len(tier._records or []) == 3, "a report without a checkpoint"
 
 
+def test_a_copy_that_a_dead_worker_could_not_tell_of_is_found(
+    played: tuple[PlayedGroup, TierCallback, list[tuple[str, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 and its node died after its peer had its part, and before the driver heard of that."""
+    _, tier, _ = played
+    there, warned = {("node-1", 0), ("node-1", 1)}, list[str]()
+    tier._journal.warn = warned.append  # type: ignore[method-assign]
+
+    def ask(node: str, name: str, ranks: list[int]) -> dict[int, str]:
+        return {rank: "" if (node, rank) in there else "it is missing" for rank in ranks}
+
+    monkeypatch.setattr(callback, "_alive", lambda: {"node-1", "node-2"})
+    monkeypatch.setattr(tier, "_ask", ask)
+    record = Record(NAME, 1, 1, {0: ["node-0"], 1: ["node-1"]}, {})
+    assert tier._intact(record) == {0: ["node-1"], 1: ["node-1"]}
+    there.remove(("node-1", 0))
+    assert tier._intact(record) is None
+    assert warned == [], "a copy that was never told of is not missed"
+
+
 def test_reports_that_a_killed_driver_could_not_write_are_not_lost(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.write_spec(spec_with(tmp_path))

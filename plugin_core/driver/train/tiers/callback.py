@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ray
@@ -99,23 +100,29 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
 
     def _intact(self, record: Record) -> dict[int, list[str]] | None:
         """Which nodes have a rank's part, read byte by byte; None if a part is nowhere."""
-        wanted: dict[str, list[int]] = defaultdict(list)
         alive = _alive()
-        for rank, nodes in record.nodes.items():
-            for node in alive.intersection(nodes):
-                wanted[node].append(rank)
-        answers = parallel(lambda node: self._ask(node, record.name, wanted[node]), list(wanted))
         where: dict[int, list[str]] = {rank: [] for rank in record.nodes}
-        for node, problems in zip(wanted, answers, strict=True):
-            for rank in wanted[node]:
-                problem = problems[rank] if problems is not None else "the node does not answer"
-                if not problem:
-                    where[rank].append(node)
-                else:
-                    self._journal.warn(
-                        f"the copy of {record.name} (rank {rank}) on node {node[:12]} is of no use: {problem}"
-                    )
+        known = {node: [rank for rank, nodes in record.nodes.items() if node in nodes] for node in alive}
+        for node, rank, problem in self._asked(record.name, known):
+            if problem:
+                self._journal.warn(f"the copy of {record.name} (rank {rank}) on node {node[:12]} is of no use: {problem}")
+            else:
+                where[rank].append(node)
+        # a worker may have died before it could tell that its peer has the part too
+        lost = [rank for rank in where if not where[rank]]
+        others = {node: [rank for rank in lost if node not in record.nodes[rank]] for node in alive}
+        for node, rank, problem in self._asked(record.name, others):
+            if not problem:
+                where[rank].append(node)
         return where if all(where.values()) else None
+
+    def _asked(self, name: str, ranks: Mapping[str, list[int]]) -> Iterator[tuple[str, int, str]]:
+        """Of each node and rank, what is wrong with that part there."""
+        nodes = [node for node in ranks if ranks[node]]
+        answers = parallel(lambda node: self._ask(node, name, ranks[node]), nodes)
+        for node, problems in zip(nodes, answers, strict=True):
+            for rank in ranks[node]:
+                yield node, rank, problems[rank] if problems is not None else "the node does not answer"
 
     def _ask(self, node: str, name: str, ranks: list[int]) -> dict[int, str] | None:
         return call_on(node, functools.partial(self._disk(node).problems, name, ranks), CHECK_S)
