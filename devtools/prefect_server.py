@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +15,10 @@ from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, tempor
 
 from devtools.servers import environment, wait_for_http
 from plugin_core.clusters.local_head_keeper import free_ports
+
+DATABASE = "prefect.db"
+#: A database with all tables, from this process's first server: making them is half of a start.
+_tables: Path | None = None
 
 
 @contextlib.contextmanager
@@ -27,11 +33,14 @@ def prefect_server(home: Path) -> Iterator[str]:
         "PREFECT_API_URL": url,
     }
     home.mkdir(parents=True, exist_ok=True)
+    if _tables is not None:
+        shutil.copy(_tables, home / DATABASE)
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
     with environment(values), (home / "server.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             wait_for_http(f"{url}/health", server, timeout_s=120)
+            _keep_tables(home)
             # this process has read its environment already
             with temporary_settings(
                 {PREFECT_API_URL: url, PREFECT_LOCAL_STORAGE_PATH: values["PREFECT_LOCAL_STORAGE_PATH"]}
@@ -39,6 +48,15 @@ def prefect_server(home: Path) -> Iterator[str]:
                 yield url
         finally:
             _stop(server)
+
+
+def _keep_tables(home: Path) -> None:
+    global _tables
+    if _tables is None:
+        _tables = home / "tables.db"
+        live, copy = (contextlib.closing(sqlite3.connect(file)) for file in (home / DATABASE, _tables))
+        with live as source, copy as target:
+            source.backup(target)
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
