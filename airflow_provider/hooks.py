@@ -199,8 +199,10 @@ def _flag(name: str, value: Any) -> bool:
 def _seconds(name: str, value: Any) -> float:
     """Read seconds, which the form gives as text."""
     try:
+        if isinstance(value, bool):
+            raise ValueError
         return float(FallbackCluster.after_s if value is None or value == "" else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SpecError(f"{name}: got {shown(value)} in the connection's extra; expected seconds") from None
 
 

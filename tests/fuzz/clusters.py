@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from plugin_core import FallbackCluster, KubeRayCluster, KubeRaySettings, LocalCluster, RayCluster
 from tests.fuzz import values as v
 from tests.fuzz.case import Case
 from tests.fuzz.values import Given
@@ -89,7 +90,21 @@ FIELDS: dict[str, dict[str, list[Given]]] = {
         **{"idle_timeout_s": v.COUNT, "service_account": _WORD},
     },
 }
-_NEEDED = {
+FIELDS["FallbackCluster"] = {
+    "clusters": [
+        *v.NOTHING,
+        Given("text", "http://h:8265"),
+        Given("a number", 5),
+        Given("empty", []),
+        Given("a mapping", {"a": 1}),
+        Given("addresses", ["http://h:8265"]),
+        Given("twice the same", [LocalCluster(), LocalCluster()]),
+        Given("too many", [RayCluster(f"http://h:{port}") for port in range(1, 10)]),
+    ],
+    "after_s": v.SECONDS,
+}
+_NEEDED: dict[str, dict[str, Any]] = {
+    "FallbackCluster": {"clusters": [LocalCluster()]},
     "RayCluster": {"address": "http://127.0.0.1:1"},
     "LocalCluster": {},
     "KubeRayCluster": {"name": "a"},
@@ -125,12 +140,9 @@ def _case(way: str, name: str, given: Given, call: Callable[[], Any]) -> Case:
 
 
 def _make(name: str, options: dict[str, Any]) -> None:
-    from plugin_core.clusters.base import LocalCluster, RayCluster
-    from plugin_core.clusters.kuberay import KubeRayCluster
-    from plugin_core.clusters.kuberay_settings import KubeRaySettings
-
-    kinds: dict[str, Any] = {cls.__name__: cls for cls in (LocalCluster, RayCluster, KubeRayCluster, KubeRaySettings)}
-    made = kinds[name](**options)
+    kinds = (FallbackCluster, LocalCluster, RayCluster, KubeRayCluster, KubeRaySettings)
+    by_name: dict[str, Any] = {cls.__name__: cls for cls in kinds}
+    made = by_name[name](**options)
     if name == "RayCluster" or "verify" in options:
         _ask(made.address, made.verify)
 

@@ -122,6 +122,7 @@ def test_what_is_no_list_of_connections_is_refused(given: Any) -> None:
         RayJobsHook(given).get_place()
 
 
-def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SpecError, match="after_s: got 'soon' in the connection's extra; expected seconds"):
-        connect(monkeypatch, host="h", extra={"after_s": "soon"}).get_place()
+@pytest.mark.parametrize("given", ["soon", True, [5], 10**400])
+def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: Any) -> None:
+    with pytest.raises(SpecError, match=r"after_s: got .* in the connection's extra; expected seconds"):
+        connect(monkeypatch, host="h", extra={"after_s": given}).get_place()
