@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters.doctor import describe_cluster as describe_cluster
     from plugin_core.clusters.fallback import FallbackCluster as FallbackCluster
     from plugin_core.clusters.find import find_cluster as find_cluster
+    from plugin_core.clusters.find import find_fallback as find_fallback
     from plugin_core.clusters.kuberay_json import kuberay_from_json as kuberay_from_json
     from plugin_core.clusters.local_head import how_to_open as how_to_open
     from plugin_core.clusters.local_head_keeper import free_ports as free_ports
@@ -88,7 +89,7 @@ _PUBLIC = {
     "clusters.base": "Cluster LocalCluster RayCluster",
     "clusters.doctor": "describe_cluster",
     "clusters.fallback": "FallbackCluster",
-    "clusters.find": "find_cluster",
+    "clusters.find": "find_cluster find_fallback",
     "clusters.kuberay_json": "kuberay_from_json",
     "clusters.local_head": "how_to_open",
     "clusters.local_head_keeper": "free_ports",

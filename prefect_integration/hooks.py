@@ -27,12 +27,12 @@ from prefect.logging.loggers import flow_run_logger
 
 from plugin_core.engine import (
     Cluster,
-    FallbackCluster,
     RayTrainWorkflowsError,
     RunDir,
     SpecError,
     acancel,
     find_cluster,
+    find_fallback,
     run_sync,
 )
 from prefect_integration.visibility import STEP
@@ -49,15 +49,10 @@ class StepOfFlowRun:
     def cluster(self) -> Cluster:
         """The step's cluster. Raises SpecError if this installation does not accept it from an artifact (see
         `clusters.find`)."""
-        each = self.where.get("clusters")
-        if not isinstance(each, list):
-            return _cluster(self.where)
-        return FallbackCluster([_cluster(one) for one in each], self.where.get("after_s", FallbackCluster.after_s))
+        return find_fallback(self.where, _cluster) if "clusters" in self.where else _cluster(self.where)
 
 
-def _cluster(where: Any) -> Cluster:
-    if not isinstance(where, dict):
-        raise SpecError(f"cluster: got a value of type {type(where).__name__} in an artifact; expected an object")
+def _cluster(where: dict[str, Any]) -> Cluster:
     if name := where.get("block"):
         from prefect_integration.blocks import RayCluster as Block
 

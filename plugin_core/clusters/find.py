@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
     """The cluster of a `reference` read from an artifact. It gets the environment's token only if the installation lists
     its address (see `is_known_cluster`). Raises SpecError."""
     if "clusters" in reference:
-        return _fallback(reference)
+        return find_fallback(reference, find_cluster)
     if kuberay := reference.get("kuberay"):
         from plugin_core.clusters.kuberay_json import from_reference
 
@@ -37,8 +38,9 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
     return replace(cluster, token="", verify=True)
 
 
-def _fallback(reference: dict[str, Any]) -> FallbackCluster:
+def find_fallback(reference: dict[str, Any], find: Callable[[dict[str, Any]], Cluster]) -> FallbackCluster:
+    """The clusters of a list in an artifact; `find` finds each. Raises SpecError."""
     given = reference["clusters"]
     if not isinstance(given, list) or not all(isinstance(each, dict) and "clusters" not in each for each in given):
         raise SpecError("clusters: got something else than a list of references in an artifact; expected one")
-    return FallbackCluster([find_cluster(each) for each in given[:MOST]], reference.get("after_s", FallbackCluster.after_s))
+    return FallbackCluster([find(each) for each in given[:MOST]], reference.get("after_s", FallbackCluster.after_s))

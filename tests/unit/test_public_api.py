@@ -20,8 +20,8 @@ USERS = """
 ENGINES = """
     acancel as_spec BatchInferResult BatchInferSpec call_arguments cancel CHAMPION check_size Cluster
     describe_cluster did_you_mean effective_time_of end_shared EvaluateSpec EvaluationResult Event FallbackCluster
-    fields_fingerprint find_cluster fingerprint free_ports History how_to_open in_background in_own_loop in_thread
-    kuberay_from_json Line LocalCluster Log make_record markdown_report markdown_text metric_rows ModelVersion
+    fields_fingerprint find_cluster find_fallback fingerprint free_ports History how_to_open in_background in_own_loop
+    in_thread kuberay_from_json Line LocalCluster Log make_record markdown_report markdown_text metric_rows ModelVersion
     newest_run prepare promote promoted RayCluster RayJobResult RayJobSpec RayTrainWorkflowsError Reading
     refuse_beside_a_call RetrainResult RetrainSpec rollback run_name run_sync RunDir safe_link Secrets shown
     spec_datasets SpecError start_shared StepCancelledError StepError StepResult StepSpec Supervisor Threads
