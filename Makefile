@@ -157,6 +157,7 @@ framework-table: $(VENV)/.dev
 
 # the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python
+test-gpu: export PYTHONPATH := $(CURDIR)
 test-gpu:
 	$(GPU_PYTHON) -m pytest tests/gpu -q -rs --durations=20
 

@@ -66,6 +66,26 @@ def test_trains_on_a_gpu(name: str, tmp_path: Path, here: None) -> None:
     check(spec_on_gpu(name, tmp_path), name)
 
 
+def jax_on_gpu(config: dict[str, Any]) -> None:
+    """The loop of the example, whose devices must be GPUs."""
+    import jax
+
+    assert {device.platform for device in jax.devices()} == {"gpu"}
+    example("jax").train_loop(config)
+
+
+def test_jax_on_a_gpu(tmp_path: Path, here: None) -> None:
+    if "jax" not in installed():
+        pytest.skip("jax is not installed")
+    spec = example("jax").SPEC
+    update = {
+        "train_loop_per_worker": jax_on_gpu,
+        "scaling_config": ScalingConfig(num_workers=1, use_gpu=True),
+        "run_config": RunConfig(name="jax", storage_path=str(tmp_path)),
+    }
+    check(spec.model_copy(update=update), "jax")
+
+
 def test_nccl_on_all_gpus(tmp_path: Path, here: None) -> None:
     scaling = ScalingConfig(num_workers=torch.cuda.device_count(), use_gpu=True)
     spec = spec_on_gpu("torch", tmp_path, scaling_config=scaling, torch_config=TorchConfig(backend="nccl"))
