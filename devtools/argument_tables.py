@@ -93,8 +93,12 @@ def _airflow() -> Iterator[str]:
 
 
 def _kinds() -> list[step_kinds.StepKind]:
-    """Those of this package; others may declare their own."""
-    return [kind for kind in step_kinds._KINDS.values() if kind.spec.__module__.startswith("plugin_core.")]
+    return [kind for kind in step_kinds._KINDS.values() if _is_ours(kind.spec)]
+
+
+def _is_ours(cls: type[BaseModel]) -> bool:
+    """Other packages may add their own."""
+    return cls.__module__.startswith("plugin_core.")
 
 
 def _prefect() -> Iterator[str]:
@@ -138,7 +142,7 @@ def _parts() -> Iterator[str]:
 
 def _trackers() -> Iterator[str]:
     yield f"## Trackers\n\nEach has these options:\n\n{_fields(tracking.Tracker, tracking.Tracker.model_fields)}"
-    for tracker in tracking.Tracker.__subclasses__():
+    for tracker in filter(_is_ours, tracking.Tracker.__subclasses__()):
         if own := [name for name in _own(tracker, tracking.Tracker) if name != "type"]:
             name = tracker.model_fields["type"].default
             yield f"### {tracker.__name__}\n\n`type: {name}`, and:\n\n{_fields(tracker, own)}"

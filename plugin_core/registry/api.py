@@ -15,24 +15,28 @@ from plugin_core.runs.age import made_at
 from plugin_core.runs.pins import home_of, pin
 from plugin_core.specs.json_values import is_time
 from plugin_core.specs.parse import parse_result
-from plugin_core.specs.references import REGISTRY_FOLDER, check_model_name, check_registry, is_mlflow
+from plugin_core.specs.references import REGISTRY_FOLDER, check_model_name, check_registry, registry_service
 from plugin_core.specs.results import CheckpointRef, EvaluationResult, TrainResult, TuneResult
 from plugin_core.storage.location import Location, default_storage_path
+from plugin_core.storage.plugins import REGISTRIES, plugin
 
 CHAMPION = "champion"
 
 
 def open_registry(uri: str | None = None) -> Registry:
     """Open the registry at a URI: a folder on our storage (default: `_models/` in the default storage path), "mlflow" (uses
-    MLFLOW_TRACKING_URI), or "mlflow:" followed by MLflow's tracking URI."""
-    uri = check_registry(uri) if uri is not None else None
-    if uri is not None and is_mlflow(uri):
+    MLFLOW_TRACKING_URI), "mlflow:" followed by MLflow's tracking URI, or a plugin's name and what it takes."""
+    service, where = registry_service(check_registry(uri)) if uri is not None else ("", default_registry())
+    if service == "mlflow":
         from plugin_core.registry.mlflow import MLflowRegistry
 
-        return MLflowRegistry(uri.partition(":")[2] or None)
+        return MLflowRegistry(where or None)
+    if service:
+        opened: Registry = plugin(REGISTRIES, service, "registry")(where)
+        return opened
     from plugin_core.registry.files import FileRegistry
 
-    return FileRegistry(Location.of(uri or default_registry(), "registry"))
+    return FileRegistry(Location.of(where, "registry"))
 
 
 def default_registry(storage_path: str | None = None) -> str:

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, Strict, model_validator
 
-from plugin_core.errors.shown import did_you_mean, shown
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import (
     Amount,
@@ -48,14 +49,15 @@ Places = Annotated[list[Place], Field(min_length=1)]
 
 
 def _known_framework(name: str) -> str:
-    from plugin_core.specs.frameworks import FRAMEWORKS
+    from plugin_core.specs.frameworks import framework
 
-    if name not in FRAMEWORKS:
-        raise ValueError(f"got {shown(name)}; expected {', '.join(FRAMEWORKS)}{did_you_mean(name, FRAMEWORKS)}")
-    return name
+    try:
+        return framework(name).name
+    except SpecError as exc:
+        raise ValueError(exc.message.removeprefix("framework: ")) from None
 
 
-#: The name of a framework in `FRAMEWORKS`.
+#: The name of a framework, built in or a plugin's.
 Framework = Annotated[str, Strict(), AfterValidator(_known_framework)]
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    pass
+from plugin_core.errors import SpecError
+from plugin_core.errors.shown import did_you_mean, shown
+from plugin_core.storage.plugins import FRAMEWORKS as ADDED
+from plugin_core.storage.plugins import names, plugin
 
 
 @dataclass(frozen=True)
 class Framework:
     """`packages`: package → minimum version, required on the cluster; the extra named after the framework installs them.
-    `options`: its own spec fields. `module` builds its trainer. `join`: the call that joins a loop's workers into one
-    world, quoted in the error if they did not."""
+    `options`: its own spec fields. `module`: its `build(spec, inputs)` returns the trainer; a module of
+    `driver/train/frameworks`, or, with a dot, any. `join`: the call that joins a loop's workers into one world, quoted in
+    the error if they did not."""
 
     name: str
     module: str
@@ -101,3 +103,16 @@ FRAMEWORKS = {
         Framework("python", "python"),
     )
 }
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name, built in or a plugin's. Raises SpecError if there is none."""
+    if name in FRAMEWORKS:
+        return FRAMEWORKS[name]
+    found = plugin(ADDED, name, "framework")
+    if found is None:
+        known = [*FRAMEWORKS, *names(ADDED)]
+        raise SpecError(f"framework: got {shown(name)}; expected {', '.join(known)}{did_you_mean(name, known)}")
+    if not isinstance(found, Framework) or found.name != name:
+        raise SpecError(f"framework: got {name!r}, whose plugin is {found!r}; expected a Framework of that name")
+    return found

@@ -9,19 +9,25 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from plugin_core.errors import SpecError
 from plugin_core.errors.redaction import CONTROL, shown_uri
 from plugin_core.storage.location import Location
+from plugin_core.storage.plugins import REGISTRIES, names
 from plugin_core.storage.uris import SECRET, listed, split
 
 
 def check_registry(uri: str) -> str:
     """A registry's URI; a local path is made absolute. Raises SpecError if it is invalid or contains credentials."""
-    if not is_mlflow(uri):
+    service, where = registry_service(uri)
+    if not service:
         return Location.of(uri, "registry").uri
-    check_service("registry", uri.partition(":")[2])
+    check_service("registry", where)
     return uri
 
 
-def is_mlflow(uri: str) -> bool:
-    return uri == "mlflow" or uri.startswith("mlflow:")
+def registry_service(uri: str) -> tuple[str, str]:
+    """The service of a registry's URI, `mlflow` or a plugin's name, and what follows it; ("", uri) for a folder."""
+    name, _, where = uri.partition(":")
+    if not where.startswith("//") and (name == "mlflow" or name in names(REGISTRIES)):
+        return name, where
+    return "", uri
 
 
 #: The folder of the default model registry in a storage path, beside the runs.

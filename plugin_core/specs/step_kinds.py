@@ -9,7 +9,6 @@ package of your own, installed on orchestrator and cluster, names the module tha
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,9 +33,7 @@ from plugin_core.specs.retrain import RetrainSpec
 from plugin_core.specs.step import StepSpec
 from plugin_core.specs.train import TrainSpec
 from plugin_core.specs.tune import TuneSpec
-
-#: The group of entry points whose modules declare further kinds.
-ENTRY_POINTS = "raytrain.step_kinds"
+from plugin_core.storage.plugins import STEP_KINDS, names, plugin
 
 
 @dataclass(frozen=True)
@@ -96,10 +93,10 @@ def declare(kind: StepKind) -> StepKind:
 def step_kind(name: Any) -> StepKind:
     """The declaration of a kind. Raises SpecError if there is none."""
     if isinstance(name, str) and name not in _KINDS:
-        for point in importlib.metadata.entry_points(group=ENTRY_POINTS, name=name):
-            point.load()
+        plugin(STEP_KINDS, name, "kind")
     if not isinstance(name, str) or name not in _KINDS:
-        raise SpecError(f"kind: got {shown(name)}; expected one of {', '.join(_KINDS)}")
+        known = [*_KINDS, *(added for added in names(STEP_KINDS) if added not in _KINDS)]
+        raise SpecError(f"kind: got {shown(name)}; expected one of {', '.join(known)}")
     return _KINDS[name]
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+)
 
+from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.fields import Flag, Name, Names, Text
 from plugin_core.specs.references import check_service
+from plugin_core.storage.plugins import TRACKERS, names, plugin
 
 
 def _without_secret(uri: str | None) -> str | None:
@@ -19,7 +29,10 @@ def _without_secret(uri: str | None) -> str | None:
 
 
 class Tracker(Model):
-    """The common fields of all trackers."""
+    """The common fields of all trackers. `backend`: where a plugin's `tracking.backend.Backend` is, as "module:class";
+    imported only on the cluster."""
+
+    backend: ClassVar[str] = ""
 
     step_metric: Name | None = Field(
         None, description="a metric that is the step, an increasing whole number; None: reports are counted"
@@ -73,7 +86,32 @@ class Comet(Tracker):
     )
 
 
-AnyTracker = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator="type")]
+BuiltIn = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator="type")]
+_BUILT_IN = ("mlflow", "wandb", "tensorboard", "comet")
+
+
+def _plugins(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
+    """A tracker of a plugin, from its mapping or as it is; all others as usual."""
+    name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    if not isinstance(name, str) or name in _BUILT_IN:
+        return built_in(value)
+    try:
+        found = plugin(TRACKERS, name, "type")
+    except SpecError as exc:
+        raise ValueError(exc.message) from exc
+    if found is None:
+        known = ", ".join([*_BUILT_IN, *names(TRACKERS)])
+        raise ValueError(f"type: got {shown(name)}; expected one of {known}")
+    if not (isinstance(found, type) and issubclass(found, Tracker) and found.backend):
+        raise ValueError(f"type: got {name!r}, whose plugin is {found!r}; expected a Tracker with a backend")
+    return found.model_validate(value)
+
+
+def _written(value: Any, built_in: SerializerFunctionWrapHandler) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, Tracker) and value.backend else built_in(value)
+
+
+AnyTracker = Annotated[BuiltIn, WrapValidator(_plugins), WrapSerializer(_written)]
 
 
 def _as_list(value: Any) -> Any:

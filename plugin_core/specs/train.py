@@ -11,6 +11,7 @@ from plugin_core.specs.common import DatasetConfig, Framework, ScalingConfig
 from plugin_core.specs.failure_policy import FailurePolicy, check_policy
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
+from plugin_core.specs.frameworks import framework as known_framework
 from plugin_core.specs.function_field import Function, Functions
 from plugin_core.specs.hang import HangDetection
 from plugin_core.specs.results import CheckpointRef
@@ -161,7 +162,7 @@ _FIELDS_OF_PARAMS = {
 
 def check(spec: TrainSpec) -> None:
     """Raise ValueError if a TrainSpec does not match its framework."""
-    framework = FRAMEWORKS[spec.framework]
+    framework = known_framework(spec.framework)
     for field in sorted({option for known in FRAMEWORKS.values() for option in known.options}):
         if getattr(spec, field) is not None and field not in framework.options:
             owners = ", ".join(known.name for known in FRAMEWORKS.values() if field in known.options)

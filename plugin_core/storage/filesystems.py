@@ -73,6 +73,8 @@ def backend(scheme: str, netloc: str, query: str) -> Backend:
             return _s3(netloc, options)
         if scheme == "custom":
             return _fsspec(fsspec_backend.custom(options.pop("filesystem"), options))
+        if scheme not in FSSPEC:
+            return _fsspec(fsspec_backend.added(scheme, netloc, options))
         return _fsspec(fsspec_backend.opened(scheme, netloc, options, _attempts))
     except (OSError, ValueError, TypeError) as exc:
         if isinstance(exc, SpecError):

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from plugin_core.errors import SpecError
+from plugin_core.storage.plugins import STORAGES, plugin
 from plugin_core.storage.small_files import check_size
 from plugin_core.storage.uris import check_filesystem
 
@@ -69,19 +70,25 @@ def _value(value: str) -> Any:
 
 def custom(reference: str, options: dict[str, str]) -> Any:
     """The filesystem that a user's function returns, if the installation allows URIs to call it."""
-    import fsspec
-
     check_filesystem(reference)
     module, _, name = reference.partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise SpecError(f"storage_path: got filesystem={reference}; it cannot be imported ({exc})") from exc
-    found = function(**options)
+    return _checked(function(**options), f"filesystem={reference}")
+
+
+def added(scheme: str, netloc: str, options: dict[str, str]) -> Any:
+    """The filesystem of a plugin's scheme."""
+    return _checked(plugin(STORAGES, scheme, "storage_path")(netloc, **options), f"{scheme}://")
+
+
+def _checked(found: Any, given: str) -> Any:
+    import fsspec
+
     if not isinstance(found, fsspec.AbstractFileSystem):
-        raise SpecError(
-            f"storage_path: got filesystem={reference}, which returns {type(found).__name__}; expected an fsspec filesystem"
-        )
+        raise SpecError(f"storage_path: got {given}, which returns {type(found).__name__}; expected an fsspec filesystem")
     return found
 
 

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.redaction import CONTROL, shown_uri
+from plugin_core.storage.plugins import STORAGES, names
 
 #: Options of `pyarrow.fs.S3FileSystem` that are true or false.
 _S3_FLAGS = """allow_bucket_creation allow_bucket_deletion allow_delayed_open check_directory_existence_before_creation
@@ -25,7 +26,7 @@ _GCSFS = """project token access endpoint_url consistency default_location reque
     check_connection"""
 _ADLFS = """account_name account_key account_host connection_string credential sas_token client_id client_secret tenant_id
     anon location_mode blocksize max_concurrency version_aware assume_container_exists"""
-#: Scheme → allowed URI options; None: any, since they are passed to a user's function.
+#: Scheme → allowed URI options; None: any, since they are passed to a user's function, as those of a plugin's scheme are.
 OPTIONS: dict[str, frozenset[str] | None] = {
     "file": frozenset(),
     "s3": S3_FLAGS | frozenset(_S3.split()),
@@ -81,8 +82,8 @@ def check_local_path(path: str) -> None:
 def check_storage_uri(uri: str) -> None:
     """Raise SpecError if a URI has an unsupported scheme, holds a secret, or is ambiguous."""
     parts = split(uri)
-    if parts.scheme not in OPTIONS:
-        raise SpecError(f"got {shown_uri(uri)!r}; expected a local path or a URI with scheme {', '.join(OPTIONS)}")
+    if parts.scheme not in (known := [*OPTIONS, *names(STORAGES)]):
+        raise SpecError(f"got {shown_uri(uri)!r}; expected a local path or a URI with scheme {', '.join(known)}")
     if parts.password or (parts.username is not None and parts.scheme not in AZURE) or parts.netloc.count("@") > 1:
         raise SpecError(
             f"got {shown_uri(uri)!r} with credentials; expected a URI without them, and the storage's usual environment"
@@ -105,7 +106,7 @@ def check_storage_uri(uri: str) -> None:
 
 
 def _check_options(uri: str, parts: SplitResult) -> None:
-    allowed, options = OPTIONS[parts.scheme], parse_qsl(parts.query, keep_blank_values=True)
+    allowed, options = OPTIONS.get(parts.scheme), parse_qsl(parts.query, keep_blank_values=True)
     for name, value in options:
         if allowed is not None and name not in allowed:
             known = ", ".join(sorted(allowed)) or "none"

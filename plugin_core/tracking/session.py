@@ -171,9 +171,12 @@ def status_of(outcome: str) -> str:
 def make_backend(config: Tracker, subject: Subject) -> Backend:
     """Create the tracker's backend. Raises SpecError if the tracker's package is missing here."""
     name: str = config.type  # type: ignore[attr-defined]
-    require("tracking", name, PACKAGES[name], extra=name)
-    module = importlib.import_module(f"plugin_core.tracking.{name}")
-    backend: Backend = module.BACKEND(config, subject)
+    if config.backend:
+        module, _, attribute = config.backend.partition(":")
+    else:
+        require("tracking", name, PACKAGES[name], extra=name)
+        module, attribute = f"plugin_core.tracking.{name}", "BACKEND"
+    backend: Backend = getattr(importlib.import_module(module), attribute)(config, subject)
     return backend
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.specs.extras import require
-from plugin_core.specs.frameworks import FRAMEWORKS
+from plugin_core.specs.frameworks import framework
 
 if TYPE_CHECKING:
     from plugin_core.specs import TrainSpec
@@ -45,7 +45,7 @@ def worker_environment(spec: TrainSpec) -> dict[str, str]:
         environment["TF_USE_LEGACY_KERAS"] = str(int((spec.tensorflow_config or TensorflowConfig()).legacy_keras))
     if spec.framework == "jax":
         environment["JAX_PLATFORMS"] = "cuda" if spec.scaling_config.use_gpu else "cpu"
-    if "deepspeed_config" in FRAMEWORKS[spec.framework].options and not spec.scaling_config.use_gpu:
+    if "deepspeed_config" in framework(spec.framework).options and not spec.scaling_config.use_gpu:
         environment["DS_ACCELERATOR"] = "cpu"
     return environment
 
@@ -57,7 +57,7 @@ def replicas_are_apart(spec: TrainSpec) -> bool:
 
 def require_packages(spec: TrainSpec) -> None:
     """Raise SpecError if a package of the spec's framework is missing here or too old."""
-    for package, oldest in FRAMEWORKS[spec.framework].packages.items():
+    for package, oldest in framework(spec.framework).packages.items():
         require("framework", spec.framework, package, spec.framework, oldest)
     if spec.framework == "tensorflow" and worker_environment(spec)["TF_USE_LEGACY_KERAS"] == "1":
         require("tensorflow_config.legacy_keras", True, "tf_keras", "tensorflow")
@@ -70,5 +70,6 @@ def require_packages(spec: TrainSpec) -> None:
 def build_trainer(spec: TrainSpec, inputs: TrainerInputs) -> Any:
     """Build the framework's Ray trainer without starting it."""
     require_packages(spec)
-    module = importlib.import_module(f"plugin_core.driver.train.frameworks.{FRAMEWORKS[spec.framework].module}")
-    return module.build(spec, inputs)
+    module = framework(spec.framework).module
+    ours = f"plugin_core.driver.train.frameworks.{module}"
+    return importlib.import_module(module if "." in module else ours).build(spec, inputs)

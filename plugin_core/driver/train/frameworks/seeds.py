@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from plugin_core.specs import frameworks
+
 
 def set_seed(framework: str, seed: int, *, deterministic: bool = False) -> None:
     """Seed Python, NumPy and the framework in this worker, the same on every rank, so that all build the same model.
@@ -22,7 +24,7 @@ def set_seed(framework: str, seed: int, *, deterministic: bool = False) -> None:
         import numpy as np
 
         seeds.append(np.random.seed)
-    if framework in ("torch", "lightning", "transformers", "accelerate", "deepspeed", "horovod"):
+    if "torch" in frameworks.framework(framework).packages:
         import torch
 
         seeds.append(torch.manual_seed)

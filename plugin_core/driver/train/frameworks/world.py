@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from plugin_core.errors import UserCodeError
-from plugin_core.specs.frameworks import FRAMEWORKS
+from plugin_core.specs import frameworks
 
 _lightgbm_networks = 0
 
@@ -29,11 +29,12 @@ def watch(framework: str) -> None:
 
 def check(framework: str, num_workers: int) -> None:
     """Raise WorldError if this worker, one of several, has trained alone so far."""
-    why = _CHECKS[framework](num_workers) if num_workers > 1 and framework in _CHECKS else None
+    joined = frameworks.framework(framework)
+    why = _CHECKS[joined.module](num_workers) if num_workers > 1 and joined.module in _CHECKS else None
     if why:
         raise WorldError(
             f"scaling_config.num_workers: got {num_workers}, but each worker trains alone: {why}; to join them:"
-            f" {FRAMEWORKS[framework].join} (world_check=False if each is meant to work alone, on a shard of its own)"
+            f" {joined.join} (world_check=False if each is meant to work alone, on a shard of its own)"
         )
 
 
@@ -118,9 +119,10 @@ def _jax(num_workers: int) -> str | None:
     return None if found == num_workers else f"JAX has {found} processes"
 
 
-#: XGBoost needs no check: Ray wraps the loop in its communicator. Plain Python has no world.
+#: By the module that builds a framework's trainer. XGBoost needs no check: Ray wraps the loop in its communicator. Plain
+#: Python has no world.
 _CHECKS: dict[str, Callable[[int], str | None]] = {
-    **dict.fromkeys(("torch", "lightning", "transformers", "accelerate", "deepspeed"), _torch),
+    "torch": _torch,
     "tensorflow": _tensorflow,
     "lightgbm": _lightgbm,
     "horovod": _horovod,

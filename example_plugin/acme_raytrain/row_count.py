@@ -1,4 +1,4 @@
-"""A kind of step from outside the product: it counts the rows of a dataset that a function of the user's keeps."""
+"""A kind of step: it counts the rows of a dataset that a function of the user's keeps."""
 
 from typing import Literal
 
@@ -34,4 +34,4 @@ def run(context: StepContext) -> RowCountResult:
     return RowCountResult(run=context.run, metrics={"rows": rows.filter(context.function("keep")).count()})
 
 
-declare(StepKind(RowCountSpec, RowCountResult, "row_count:run"))
+declare(StepKind(RowCountSpec, RowCountResult, "acme_raytrain.row_count:run"))

@@ -1,0 +1,1 @@
+"""What Acme adds to ray-train-workflows: one thing of each kind."""
