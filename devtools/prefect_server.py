@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 
 from devtools.servers import environment, wait_for_http
@@ -46,6 +47,8 @@ def prefect_server(home: Path) -> Iterator[str]:
                 {PREFECT_API_URL: url, PREFECT_LOCAL_STORAGE_PATH: values["PREFECT_LOCAL_STORAGE_PATH"]}
             ):
                 yield url
+                # this process sends events in the background, to the server that its first one went to
+                EventsWorker.drain_all()
         finally:
             _stop(server)
 

@@ -1,7 +1,9 @@
 """Shared fixtures: one real Ray head and one real S3 API for all tests that need them, completely stopped at the end."""
 
 import http.server
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +27,13 @@ LONGEST_FIRST = ("e2e/test_airflow", "e2e/test_prefect", "integration/test_frame
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((n for n, part in enumerate(LONGEST_FIRST) if f"tests/{part}" in item.nodeid), 99))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Of a run that takes an hour, a failure is told at once."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        where = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+        print(f"\n{report.nodeid} failed in its {report.when}: {where[:500]}", file=sys.stderr, flush=True)
 
 
 @pytest.hookimpl(optionalhook=True)

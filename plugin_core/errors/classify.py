@@ -51,7 +51,8 @@ _SAYS = {
     # what torch says in the process that reads from a killed worker
     r"^DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed by signal: (Killed|Terminated)|exited unexpectedly)",
     "xgboost": r"/collective/|\[tracker\]|\brabit\b",
-    "lightgbm": r"^Socket (send|recv|accept|construction) error|^Connecting to rank \d+ failed",
+    # Ray asks for a free port, which another process may take before LightGBM binds it
+    "lightgbm": r"^Socket (send|recv|accept|construction) error|^Connecting to rank \d+ failed|^Binding port \d+ failed",
     "jax": r"^(UNAVAILABLE|ABORTED|DEADLINE_EXCEEDED|CANCELLED)\b|gloo/transport/|coordination (service|agent)",
     # a restarted peer that finds its predecessor's collectives also aborts them
     "tensorflow": r"Collective ops is aborted|[Cc]oordination (service|agent)|"

@@ -117,6 +117,7 @@ LOSSES = {
     ),
     "xgboost": of("xgboost.core", "XGBoostError", XGBOOST, ValueError),
     "lightgbm": of("lightgbm.basic", "LightGBMError", "Socket recv error, Connection reset by peer (code: 104)"),
+    "lightgbm's port": of("lightgbm.basic", "LightGBMError", "Binding port 46395 failed"),
     "horovod": of("horovod.common.exceptions", "HorovodInternalError", "Horovod has been shut down.", RuntimeError),
     "a reset connection": ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
     "a disk that fails": OSError(errno.EIO, "Input/output error"),
