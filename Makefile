@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -20,6 +20,7 @@ help:
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make matrix        a smoke test with other versions of Python, Ray, Prefect and Airflow"
 	@echo "make fuzz          wrong input of every kind at every way in"
 	@echo "make test-gpu      the frameworks on GPUs"
 	@echo "make azurite       install Azure's storage for the tests, from npm"
@@ -154,6 +155,10 @@ framework-table: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/pytest tests/integration/test_frameworks.py -q -m "not smoke" --durations=15 --junitxml=build/frameworks.xml
 	@$(BIN)/python -m tests.support.framework_table build/frameworks.xml
+
+# the corners of docs/versions.md; WORDS="prefect 2.56" runs those whose names have one of the words
+matrix: $(VENV)/.dev
+	@$(BIN)/python -m devtools.matrix $(WORDS)
 
 # the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python

@@ -36,6 +36,7 @@ from airflow_provider.common import (
 )
 from airflow_provider.hooks import DEFAULT_CONN_ID, ConnIds, Place, RayJobsHook
 from airflow_provider.links import RayJobLink, RayTrackingLink
+from airflow_provider.stored import forget, remember
 from airflow_provider.triggers import RayStepTrigger
 from plugin_core.engine import (
     Cluster,
@@ -229,10 +230,9 @@ class RayStepOperator(BaseOperator):
     def _remember(self, context: Any, rundir: RunDir, place: Place) -> None:
         """Before the submit: store what the `listener` needs to cancel the run without this task or trigger, and to end a
         cluster that the steps of the DAG run share."""
-        if (store := context.get("task_state_store")) is not None:
-            store.set(RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
-            if place.cluster.keep_every_s is not None:
-                store.set(SHARED_KEY, self.ray_conn_id)
+        remember(context, RUN_KEY, {"uri": rundir.uri, "ray_conn_id": self.ray_conn_id})
+        if place.cluster.keep_every_s is not None:
+            remember(context, SHARED_KEY, self.ray_conn_id)
 
     def _show_job(self, ti: Any, rundir: RunDir, place: Place) -> None:
         receipt = rundir.receipt(rundir.latest())
@@ -253,8 +253,7 @@ class RayStepOperator(BaseOperator):
             context["ti"].xcom_push(key="effective_training_time", value=told)
         announce(self.outlets, context.get("outlet_events"), result)
         rundir.deliver(request_of(context["ti"]))
-        if (store := context.get("task_state_store")) is not None:
-            store.delete(RUN_KEY)  # nothing left to cancel: the end of the DAG run skips this task
+        forget(context, RUN_KEY)  # nothing left to cancel: the end of the DAG run skips this task
         return result
 
     def _cancel(self, rundir: RunDir, cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from airflow_provider.arguments import check_arguments
 from airflow_provider.base import as_airflow_errors
 from airflow_provider.common import SHARED_KEY
 from airflow_provider.hooks import DEFAULT_CONN_ID, RayJobsHook
+from airflow_provider.stored import remember
 from plugin_core.engine import Cluster, end_shared, run_sync, start_shared
 
 
@@ -37,8 +38,7 @@ class StartRayClusterOperator(_SharedClusterOperator):
     def execute(self, context: Any) -> None:
         with as_airflow_errors():
             cluster = self._cluster(context)
-            if (store := context.get("task_state_store")) is not None:
-                store.set(SHARED_KEY, self.ray_conn_id)  # before it exists: whatever becomes of this task
+            remember(context, SHARED_KEY, self.ray_conn_id)  # before it exists: whatever becomes of this task
             self.log.info("ready: %s", run_sync(start_shared(cluster, self.log.info)))
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-from airflow.sdk.log import amask_secret, mask_secret
+from airflow.sdk.log import mask_secret
+from asgiref.sync import sync_to_async
 
 from plugin_core.engine import (
     Cluster,
@@ -98,7 +99,7 @@ class RayJobsHook(BaseHook):
         except AirflowNotFoundException:
             return _without_connection(conn_id)
         for value in _secrets(place.cluster):
-            await amask_secret(value)
+            await _amask_secret(value)
         return place
 
     def test_connection(self) -> tuple[bool, str]:
@@ -128,6 +129,15 @@ def _one_of(places: Sequence[Place]) -> Place:
 def _secrets(cluster: Cluster) -> list[str]:
     """Values for Airflow to mask in its logs, including those printed by a job."""
     return [*Secrets(cluster.env_vars, cluster.env_files).masks, *getattr(cluster, "headers", {}).values()]
+
+
+async def _amask_secret(value: str) -> None:
+    try:
+        from airflow.sdk.log import amask_secret
+    except ImportError:  # it came with Airflow 3.3
+        await sync_to_async(mask_secret)(value)
+    else:
+        await amask_secret(value)
 
 
 def _without_connection(conn_id: str) -> Place:

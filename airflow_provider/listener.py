@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.listeners import hookimpl
 
 from airflow_provider.common import RUN_KEY, SHARED_KEY, over
+from airflow_provider.stored import remembered
 
 if TYPE_CHECKING:
     from airflow_provider.hooks import ConnIds
@@ -67,18 +67,15 @@ def _ended(ti: Any) -> None:
 
 
 def _cancel_runs_of(row: Any, **ids: Any) -> None:
-    from airflow.models.task_state_store import TaskStateStoreModel
-    from sqlalchemy import event, select
+    from sqlalchemy import event
     from sqlalchemy.orm import object_session
 
     session = object_session(row)
     if session is None:
         return
-    stored = TaskStateStoreModel
-    query = select(stored.task_id, stored.map_index, stored.value).filter_by(key=RUN_KEY, **ids)
     tasks = [
-        ({"dag_id": row.dag_id, "run_id": row.run_id, "task_id": task_id, "map_index": map_index}, json.loads(value))
-        for task_id, map_index, value in session.execute(query)
+        ({"dag_id": row.dag_id, "run_id": row.run_id, "task_id": task_id, "map_index": map_index}, run)
+        for task_id, map_index, run in remembered(session, RUN_KEY, **ids)
     ]
 
     def cancel_them(_: Any) -> None:
@@ -95,18 +92,17 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
 
 def _end_shared_clusters(dag_run: Any) -> None:
     """Delete the clusters that the DAG run's steps shared; one whose steps are being cancelled yet is deleted later."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Stored
-    from sqlalchemy import select
     from sqlalchemy.orm import object_session
 
     from plugin_core.engine import in_background
 
     if (session := object_session(dag_run)) is None:
         return
-    query = select(Stored.value).filter_by(key=SHARED_KEY, dag_id=dag_run.dag_id, run_id=dag_run.run_id).distinct()
     of = SimpleNamespace(dag_id=dag_run.dag_id, run_id=dag_run.run_id)
-    for (conn_id,) in session.execute(query).all():
-        in_background(_end_shared_cluster(json.loads(conn_id), of))
+    found = [conn_id for _, _, conn_id in remembered(session, SHARED_KEY, dag_id=of.dag_id, run_id=of.run_id)]
+    for number, conn_id in enumerate(found):
+        if conn_id not in found[:number]:
+            in_background(_end_shared_cluster(conn_id, of))
 
 
 async def _end_shared_cluster(ray_conn_id: ConnIds, of: Any) -> None:

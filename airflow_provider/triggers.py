@@ -28,6 +28,7 @@ class RayStepTrigger(BaseTrigger):
     def __init__(self, run_uri: str, ray_conn_id: ConnIds, since_attempt: int):
         super().__init__()
         self._supervisor: Supervisor | None = None
+        self._is_over = False
         self.run_uri = run_uri
         self.ray_conn_id = ray_conn_id
         self.since_attempt = since_attempt
@@ -52,9 +53,11 @@ class RayStepTrigger(BaseTrigger):
             )
             result = await supervisor.run()
         except RayTrainWorkflowsError as exc:
-            yield TriggerEvent(error_payload(exc))
+            event = error_payload(exc)
         else:
-            yield TriggerEvent({"status": "success", "result": result.reference().to_json()})
+            event = {"status": "success", "result": result.reference().to_json()}
+        self._is_over = True
+        yield TriggerEvent(event)
 
     async def _task_lives(self) -> bool:
         try:
@@ -62,6 +65,11 @@ class RayStepTrigger(BaseTrigger):
         except AirflowRuntimeError as exc:
             self.log.warning("could not read the task's state, will retry: %s", exc)
             return False
+
+    async def cleanup(self) -> None:
+        """Before Airflow 3.3, which calls `on_kill`, this is all that a trigger hears of its end."""
+        if not hasattr(BaseTrigger, "on_kill") and not self._is_over:
+            await self.on_kill()
 
     async def on_kill(self) -> None:
         """Cancel the run unless its task is still active. Uses a separate asyncio task: Airflow cancels this one every

@@ -49,6 +49,7 @@ class FakeCluster(Standing):
     autoscaling: bool = False
     shares_this_machine: bool = False
     session_name: str = "session_fake_1"
+    ray_version: str = "2.60.0"
     answering: bool = True
     log: str = "a line of the fake job\n"
     env_vars: dict[str, str] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class FakeCluster(Standing):
         return response
 
     async def _version(self, request: web.Request) -> web.Response:
-        return web.json_response({"version": "4", "ray_version": "2.60.0", "session_name": self.session_name})
+        return web.json_response({"version": "4", "ray_version": self.ray_version, "session_name": self.session_name})
 
     async def _authenticate(self, request: web.Request) -> web.Response:
         response = web.json_response({"status": "authenticated"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from plugin_core.errors import SpecError
+
 
 class PreemptionNotice:
     """Reports, once per notice, that a worker's node is about to be preempted.
@@ -20,9 +22,12 @@ class PreemptionNotice:
         self._seen = False
 
     def came(self) -> bool:
-        """Return True at the first call after a notice. A barrier: every worker must call it equally often."""
+        """Return True at the first call after a notice. A barrier: every worker must call it equally often. Raises
+        SpecError with a Ray before 2.58, which tells no notice."""
         import ray.train
 
+        if not hasattr(ray.train, "get_preemption_info"):
+            raise SpecError(f"PreemptionNotice: got Ray {ray.__version__} on the cluster; expected Ray 2.58 or newer")
         if self._seen or ray.train.get_preemption_info() is None:
             return False
         self._seen = True

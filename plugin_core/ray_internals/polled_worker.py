@@ -190,7 +190,9 @@ class RayTrainWorker(_RayTrainWorker):
         with self._news:
             self._news.wait_for(self._has_news, patience)
         status = super().poll_status()
-        self._told = (status.running, status.error is not None, status.preemption_info is not None)
+        # Ray before 2.58 has no notice of a preemption
+        noticed = getattr(status, "preemption_info", None) is not None
+        self._told = (status.running, status.error is not None, noticed)
         return Status(
             **vars(status),
             questions=self._controller.questions(),
@@ -203,11 +205,8 @@ class RayTrainWorker(_RayTrainWorker):
     def _has_news(self) -> bool:
         context = get_train_context()
         runner = context.execution_context.training_thread_runner
-        state = (
-            runner.is_running(),
-            runner.get_error() is not None,
-            context.preemption_context.preemption_info is not None,
-        )
+        noticed = getattr(getattr(context, "preemption_context", None), "preemption_info", None) is not None
+        state = (runner.is_running(), runner.get_error() is not None, noticed)
         return bool(context.execution_context.result_queue.queue) or self._controller.is_asking or state != self._told
 
 

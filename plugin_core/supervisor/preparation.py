@@ -10,6 +10,7 @@ from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import ClusterQueuedError, SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
+from plugin_core.specs.ray_versions import check_ray
 from plugin_core.specs.resources import check_fits
 from plugin_core.storage.location import default_storage_path
 from plugin_core.storage.refusals import refusal
@@ -68,7 +69,7 @@ async def prepare(
         try:
             await tell_start(cluster, tell)
             async with await cluster.connect() as client:
-                await client.version()
+                check_ray(spec, (await client.version())["ray_version"])
                 if not cluster.autoscaling:
                     check_fits(spec, await client.nodes())
         except ClusterQueuedError as exc:

@@ -23,6 +23,7 @@ from plugin_core.errors import (
 from plugin_core.runs.code import digest
 from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
+from plugin_core.specs.ray_versions import check_ray
 from plugin_core.specs.resources import check_fits
 from plugin_core.specs.sources import git_commit
 from plugin_core.storage.threads import Threads, in_thread
@@ -81,7 +82,9 @@ class Submitter:
                 if where.client is None and not self._interest.waits_for:
                     await tell_start(where.cluster, self._tell)
                 client = await where.begin()
-                incarnation = (await client.version()).get("session_name", "")
+                version = await client.version()
+                check_ray(spec, version["ray_version"])
+                incarnation = version.get("session_name", "")
                 if where.is_choice and not where.cluster.autoscaling:
                     check_fits(spec, await client.nodes())
                 self._interest.waits_for = ""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,8 @@ def test_a_user_error_fails_without_a_retry_and_its_message_is_in_the_task_log(a
 @pytest.mark.slow
 def test_a_policy_that_gives_up_leaves_nothing_to_airflows_retries(airflow: AirflowServer) -> None:
     log = log_of_the_only_try(airflow, "giving_up")
-    assert "failure 1 of 1; resuming from checkpoint_a001_000001" in log
+    # rank 1 is killed right after its first report, before or after the checkpoint is registered
+    assert re.search("failure 1 of 1; (resuming from checkpoint_a001_000001|starting over)", log)
     assert "GaveUpError" in log
     assert "failure_policy.worker_lost.at_most allows no more than 1 restarts" in log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
@@ -218,7 +219,11 @@ def _run_config(spec: TrainSpec, context: StepContext, callbacks: list[Any]) -> 
 
 def _failure_config(spec: TrainSpec) -> dict[str, Any]:
     """With a policy, `Judge` counts the failures instead of Ray."""
-    given = spec.run_config.failure_config.model_dump(exclude={"nccl_hang"})
+    from ray.train import FailureConfig
+
+    # an older Ray lacks some, and `check_ray` refuses other values of them
+    known = {field.name for field in dataclasses.fields(FailureConfig)}
+    given = spec.run_config.failure_config.model_dump(include=known)
     if spec.failure_policy is not None:
         given["max_failures"] = -1
         if spec.failure_policy.preempted is not None:
