@@ -50,9 +50,8 @@ def test_the_defaults_need_nothing_and_a_build_of_ones_own_is_believed() -> None
 def test_a_policy_and_the_training_of_a_search_count_too() -> None:
     with pytest.raises(SpecError, match=r"failure_policy.preempted: got .* expected Ray 2.58"):
         check_ray(training(failure_policy={"preempted": {"action": "give_up"}}), "2.57.1")
-    search = TuneSpec(
-        train=training(preemption_grace_s=5.0), param_space={"train_loop_config": {"lr": {"uniform": [0, 1]}}}
-    )
+    space = {"train_loop_config": {"lr": {"uniform": [0, 1]}}}
+    search = TuneSpec(train=training(preemption_grace_s=5.0), param_space=space, metric="loss", mode="min")
     with pytest.raises(SpecError, match=r"preemption_grace_s: got 5.0"):
         check_ray(search, "2.59.0")
 
