@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix docs dist fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -20,6 +20,8 @@ help:
 	@echo "make test-all      also the slow tests"
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
+	@echo "make docs          the documentation as a site, with an API reference and search"
+	@echo "make dist          wheel and sdist, checked as PyPI checks them"
 	@echo "make matrix        a smoke test with other versions of Python, Ray, Prefect and Airflow"
 	@echo "make fuzz          wrong input of every kind at every way in"
 	@echo "make test-gpu      the frameworks on GPUs"
@@ -155,6 +157,25 @@ framework-table: $(VENV)/.dev
 	@mkdir -p build
 	$(BIN)/pytest tests/integration/test_frameworks.py -q -m "not smoke" --durations=15 --junitxml=build/frameworks.xml
 	@$(BIN)/python -m tests.support.framework_table build/frameworks.xml
+
+# where an environment's packages are
+PURELIB = import sysconfig; print(sysconfig.get_path('purelib'))
+
+# the site in build/site; a broken link fails it. In the environment of the tests, beside which its own packages are installed
+docs: $(VENV)/.dev
+	@test -x build/docs/bin/mkdocs || { $(PYTHON) -m venv build/docs && \
+		build/docs/bin/python -m pip -q install --no-compile mkdocs-material==9.8.2 mkdocstrings-python==2.0.11; }
+	@$(BIN)/python -c "$(PURELIB)" > "$$(build/docs/bin/python -c "$(PURELIB)")/tests.pth"
+	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict -q
+	@echo "build/site/index.html"
+
+# wheel and sdist in dist/, as PyPI wants them
+dist: $(VENV)/.dev
+	@rm -rf dist build/lib && mkdir -p dist
+	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" > dist.log 2>&1 || { cat dist.log; exit 1; }
+	@rm -f dist.log
+	@test -x build/twine/bin/twine || { $(PYTHON) -m venv build/twine && build/twine/bin/python -m pip -q install --no-compile twine==7.0.0; }
+	build/twine/bin/twine check --strict dist/*
 
 # the corners of docs/versions.md; WORDS="prefect 2.56" runs those whose names have one of the words
 matrix: $(VENV)/.dev
