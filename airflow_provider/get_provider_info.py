@@ -58,6 +58,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "true, false, or the path of a CA file",
                         "schema": {"type": ["string", "null"]},
                     },
+                    "cert": {
+                        "label": "Client certificate",
+                        "description": "The path of a PEM file with a certificate and its key, for mutual TLS",
+                        "schema": {"type": ["string", "null"]},
+                    },
                     "headers": {
                         "label": "HTTP headers",
                         "description": "A JSON object, sent with every request",

@@ -46,7 +46,7 @@ class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
     * Host, scheme (default `http`) and port (default 8265), or a full URL as host; the password is the Ray auth token.
-      Extra: `verify`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
+      Extra: `verify`, `cert`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
       `dashboard_url` (the dashboard's address for browsers), `after_s`, and the defaults `storage_path` and `namespace`.
     * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run, or per DAG run,
       on Kubernetes.
@@ -174,6 +174,7 @@ def _place(connection: Any, of: Any = None) -> Place:
         if of is not None:
             cluster = cluster.of_workflow("/".join((defaults[1], of.dag_id, of.run_id)))
         return Place(cluster, *defaults)
+    common["cert"] = extra.get("cert") or None
     host = connection.host or ""
     if not host:
         raise SpecError(f"ray_conn_id: got {connection.conn_id!r}, which has no host; expected a host name or a URL")

@@ -52,6 +52,7 @@ class RayCluster(Block):
     headers: SecretDict | None = Field(None, description="HTTP headers for each request, e.g. for a proxy.")
     verify: bool = Field(True, description="Verify the certificate of an https address.")
     ca_file: str | None = Field(None, description="File with CA certificates to verify against.")
+    cert_file: str | None = Field(None, description="PEM file with a client certificate and its key, for mutual TLS.")
     runtime_env: dict[str, Any] = Field(
         default_factory=dict,
         description="Ray runtime_env; each step's overrides it. Stored in the run directory, so not for secrets.",
@@ -105,7 +106,7 @@ class RayCluster(Block):
         }
         if self.kuberay:
             return kuberay_from_json(self.kuberay, **common)
-        return CoreCluster(self.address or "", autoscaling=self.autoscaling, **common)
+        return CoreCluster(self.address or "", autoscaling=self.autoscaling, cert=self.cert_file, **common)
 
     def test(self) -> str:
         """Describe the cluster in one line. Raises ClusterUnreachableError or ClusterRefusedError."""

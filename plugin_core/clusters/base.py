@@ -140,8 +140,9 @@ class Standing:
 class RayCluster(Standing):
     """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
 
-    `verify`: TLS verification, or a path to a CA file. `autoscaling`: nodes may be added later, so a step that does not fit
-    now waits instead of being rejected. `env_vars`: variables for every job there, such as credentials of trackers and
+    `verify`: TLS verification, or a path to a CA file. `cert`: a PEM file with this client's certificate and its key, if
+    the address demands one (mutual TLS). `autoscaling`: nodes may be added later, so a step that does not fit now waits
+    instead of being rejected. `env_vars`: variables for every job there, such as credentials of trackers and
     storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent in
     the same way, variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); on the cluster the variable
     holds the file's path. `ray-train-workflows` must be installed there.
@@ -155,6 +156,7 @@ class RayCluster(Standing):
     python: Word = "python"
     env_vars: Variables = field(default_factory=dict, repr=False)
     env_files: Files = field(default_factory=dict, repr=False)
+    cert: Word | None = None
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -167,7 +169,7 @@ class RayCluster(Standing):
 
     async def connect(self) -> JobsClient:
         token = os.environ.get("RAY_AUTH_TOKEN") if self.token is None else self.token
-        return JobsClient(self.address, token, self.headers, self.verify)
+        return JobsClient(self.address, token, self.headers, self.verify, self.cert)
 
     @property
     def title(self) -> str:
@@ -177,7 +179,8 @@ class RayCluster(Standing):
         return [self.python, "-m", "plugin_core.driver"]
 
     def reference(self) -> dict[str, Any]:
-        return {"address": self.address, "verify": self.verify, "python": self.python}
+        given = {"address": self.address, "verify": self.verify, "python": self.python}
+        return given if self.cert is None else {**given, "cert": self.cert}
 
 
 @dataclass(frozen=True)

@@ -47,10 +47,16 @@ class JobInfo:
 
 
 class JobsClient:
-    """Use as an async context manager. `address` is the dashboard's URL, `token` Ray's auth token."""
+    """Use as an async context manager. `address` is the dashboard's URL, `token` Ray's auth token; `verify` and `cert` as
+    in `RayCluster`."""
 
     def __init__(
-        self, address: str, token: str | None = None, headers: dict[str, str] | None = None, verify: bool | str = True
+        self,
+        address: str,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        verify: bool | str = True,
+        cert: str | None = None,
     ):
         self.address = address.rstrip("/")
         _check_header("token", token or "")
@@ -58,7 +64,7 @@ class JobsClient:
             _check_header(f"headers.{name}", name + value)
         self._token = token
         self._headers = {**(headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
-        self._verify = verify
+        self._verify, self._cert = verify, cert
         self._session: aiohttp.ClientSession | None = None
         #: bytes of local folders that `upload` sent
         self.uploaded = 0
@@ -66,11 +72,8 @@ class JobsClient:
     async def __aenter__(self) -> JobsClient:
         import aiohttp  # takes 0.25 s, which merely parsing a DAG or flow file should not cost
 
-        secure: ssl.SSLContext | bool = True
-        if self._verify is False:
-            secure = False
-        elif isinstance(self._verify, str):
-            secure = await asyncio.to_thread(_trusting, self._verify)
+        plain = self._cert is None and isinstance(self._verify, bool)
+        secure = self._verify is True if plain else await asyncio.to_thread(_context, self._verify, self._cert)
         self._session = aiohttp.ClientSession(
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
@@ -245,7 +248,7 @@ class JobsClient:
         class Counting(SubmissionClient):  # type: ignore[misc]
             def _do_request(inner, method: str, endpoint: str, *, data: bytes | None = None, **kwargs: Any) -> Any:
                 self.uploaded += len(data or b"")
-                return super()._do_request(method, endpoint, data=data, **kwargs)
+                return super()._do_request(method, endpoint, data=data, cert=self._cert, **kwargs)
 
         client = Counting(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
         runtime_env = dict(runtime_env)
@@ -283,13 +286,24 @@ class LogStream:
         self._response.close()
 
 
-def _trusting(ca_file: str) -> ssl.SSLContext:
+def _context(verify: bool | str, cert: str | None) -> ssl.SSLContext:
+    """Raises ClusterRefusedError if a file cannot be read."""
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
     except (OSError, ValueError) as exc:
         raise ClusterRefusedError(
-            f"verify: got {ca_file!r}, which cannot be read ({exc}); expected true, false, or a file of CA certificates"
+            f"verify: got {verify!r}, which cannot be read ({exc}); expected true, false, or a file of CA certificates"
         ) from exc
+    if verify is False:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if cert is not None:
+        try:
+            context.load_cert_chain(cert)
+        except (OSError, ValueError) as exc:
+            raise ClusterRefusedError(
+                f"cert: got {cert!r}, which cannot be read ({exc}); expected a PEM file with a certificate and its key"
+            ) from exc
+    return context
 
 
 class ApiError(ClusterUnreachableError):

@@ -43,6 +43,7 @@ _VERIFY = [
     Given("no file", "/none.pem"),
     Given("a list", []),
 ]
+_CERT = [*_WORD, Given("no file", "/none.pem")]
 _UNITS = [given for given in v.COUNT if given.value != 0]
 _AT_LEAST_NONE = [given for given in v.WHOLE if given.value != 10**6]
 _ADDRESS = [
@@ -59,7 +60,7 @@ _ADDRESS = [
 _JOBS = {"token": _SECRET, "headers": _HEADERS, "verify": _VERIFY, "python": _WORD, "env_vars": v.VARIABLES}
 _FILES = [given for given in v.VARIABLES if given.name != "endless"]  # their size is looked at before the submit
 FIELDS: dict[str, dict[str, list[Given]]] = {
-    "RayCluster": {"address": _ADDRESS, **_JOBS, "env_files": _FILES, "autoscaling": v.FLAG},
+    "RayCluster": {"address": _ADDRESS, **_JOBS, "cert": _CERT, "env_files": _FILES, "autoscaling": v.FLAG},
     "LocalCluster": {
         **{"num_cpus": _UNITS, "num_gpus": _AT_LEAST_NONE, "idle_timeout_s": v.SECONDS},
         **{"env_vars": v.VARIABLES, "env_files": _FILES, "preload": v.FLAG},
@@ -144,16 +145,17 @@ def _make(name: str, options: dict[str, Any]) -> None:
     by_name: dict[str, Any] = {cls.__name__: cls for cls in kinds}
     made = by_name[name](**options)
     if name == "RayCluster" or "verify" in options:
-        _ask(made.address, made.verify)
+        _ask(made.address, made.verify, getattr(made, "cert", None))
 
 
-def _ask(address: str, verify: Any) -> None:
+def _ask(address: str, verify: Any, cert: str | None = None) -> None:
     """Up to the opening of a connection; nobody answers there."""
     from plugin_core.clusters.jobs_api import JobsClient
     from plugin_core.errors import ClusterUnreachableError
 
     async def work() -> None:
-        async with JobsClient("http://127.0.0.1:1" if "127" not in address else address, None, None, verify) as client:
+        nobody = address if "127" in address else "http://127.0.0.1:1"
+        async with JobsClient(nobody, None, None, verify, cert) as client:
             await client.version()
 
     try:
@@ -187,4 +189,4 @@ def _by_connection(field: str, value: Any) -> None:
         extra_dejson={field: value},
     )
     place = _place(connection)
-    _ask(place.cluster.address, place.cluster.verify)  # type: ignore[attr-defined]
+    _ask(place.cluster.address, place.cluster.verify, place.cluster.cert)  # type: ignore[attr-defined]
