@@ -297,8 +297,8 @@ def _close_without_runner(flow_run_id: UUID) -> None:
                 client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
 
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        # not a daemon thread: the process waits for it at exit
-        threading.Thread(target=close, name="raytrain-close").start()
+        # not a daemon thread, as it would be where it is started from one: the process waits for it at exit
+        threading.Thread(target=close, name="raytrain-close", daemon=False).start()
 
 
 def _main_thread_interrupted() -> bool:
