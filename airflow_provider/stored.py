@@ -37,8 +37,12 @@ def remembered(session: Any, key: str, **ids: Any) -> list[tuple[str, int, Any]]
 
     if has_store():
         from airflow.models.task_state_store import TaskStateStoreModel as Stored
+
+        def read(row: Any) -> Any:
+            return json.loads(row.value)
     else:
         from airflow.models.xcom import XComModel as Stored
+
+        read = Stored.deserialize_value
     rows = session.execute(select(Stored.task_id, Stored.map_index, Stored.value).filter_by(key=key, **ids))
-    read = (lambda row: json.loads(row.value)) if has_store() else Stored.deserialize_value
     return [(row.task_id, row.map_index, read(row)) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,7 @@ from pydantic import (
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 from plugin_core.specs.base import Model
-from plugin_core.specs.fields import Flag, Name, Names, Text
+from plugin_core.specs.fields import Flag, Name, Names, Text, inside
 from plugin_core.specs.references import check_service
 from plugin_core.storage.plugins import TRACKERS, names, plugin
 
@@ -87,7 +87,7 @@ class Comet(Tracker):
 
 
 BuiltIn = Annotated[MLflow | WandB | TensorBoard | Comet, Field(discriminator="type")]
-_BUILT_IN = ("mlflow", "wandb", "tensorboard", "comet")
+_BUILT_IN = [tracker.model_fields["type"].default for tracker in get_args(get_args(BuiltIn)[0])]
 
 
 def _plugins(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
@@ -98,12 +98,12 @@ def _plugins(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
     try:
         found = plugin(TRACKERS, name, "type")
     except SpecError as exc:
-        raise ValueError(exc.message) from exc
+        raise inside(("type",), exc.message.removeprefix("type: ")) from exc
     if found is None:
         known = ", ".join([*_BUILT_IN, *names(TRACKERS)])
-        raise ValueError(f"type: got {shown(name)}; expected one of {known}")
+        raise inside(("type",), f"got {shown(name)}; expected one of {known}")
     if not (isinstance(found, type) and issubclass(found, Tracker) and found.backend):
-        raise ValueError(f"type: got {name!r}, whose plugin is {found!r}; expected a Tracker with a backend")
+        raise inside(("type",), f"got {name!r}, whose plugin is {found!r}; expected a Tracker with a backend")
     return found.model_validate(value)
 
 

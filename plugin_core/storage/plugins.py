@@ -27,7 +27,6 @@ TRACKERS = "raytrain.trackers"
 STORAGES = "raytrain.storages"
 #: A function of what follows `name:` in a registry's URI that returns a `registry.base.Registry`.
 REGISTRIES = "raytrain.registries"
-GROUPS = (STEP_KINDS, FRAMEWORKS, TRACKERS, STORAGES, REGISTRIES)
 
 
 @lru_cache(maxsize=32)

@@ -82,8 +82,9 @@ def check_local_path(path: str) -> None:
 def check_storage_uri(uri: str) -> None:
     """Raise SpecError if a URI has an unsupported scheme, holds a secret, or is ambiguous."""
     parts = split(uri)
-    if parts.scheme not in (known := [*OPTIONS, *names(STORAGES)]):
-        raise SpecError(f"got {shown_uri(uri)!r}; expected a local path or a URI with scheme {', '.join(known)}")
+    if parts.scheme not in OPTIONS and parts.scheme not in (added := names(STORAGES)):
+        known = ", ".join([*OPTIONS, *added])
+        raise SpecError(f"got {shown_uri(uri)!r}; expected a local path or a URI with scheme {known}")
     if parts.password or (parts.username is not None and parts.scheme not in AZURE) or parts.netloc.count("@") > 1:
         raise SpecError(
             f"got {shown_uri(uri)!r} with credentials; expected a URI without them, and the storage's usual environment"

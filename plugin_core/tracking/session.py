@@ -7,7 +7,6 @@ unreachable tracker catches up later. What is missing at the end becomes a warni
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core.errors import InfrastructureError, RayTrainWorkflowsError, StepCancelledError, StepTimeoutError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs.extras import require
+from plugin_core.specs.functions import import_function
 from plugin_core.specs.tracking import Tracker
 from plugin_core.tracking.backend import Backend
 from plugin_core.tracking.feed import Feed, final_metrics
@@ -171,12 +171,10 @@ def status_of(outcome: str) -> str:
 def make_backend(config: Tracker, subject: Subject) -> Backend:
     """Create the tracker's backend. Raises SpecError if the tracker's package is missing here."""
     name: str = config.type  # type: ignore[attr-defined]
-    if config.backend:
-        module, _, attribute = config.backend.partition(":")
-    else:
+    if not config.backend:
         require("tracking", name, PACKAGES[name], extra=name)
-        module, attribute = f"plugin_core.tracking.{name}", "BACKEND"
-    backend: Backend = getattr(importlib.import_module(module), attribute)(config, subject)
+    made = import_function("tracking", config.backend or f"plugin_core.tracking.{name}:BACKEND")
+    backend: Backend = made(config, subject)
     return backend
 
 

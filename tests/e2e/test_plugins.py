@@ -163,7 +163,7 @@ def test_a_spec_with_what_another_package_adds_survives_its_file(tmp_path: Path,
     [
         ({"framework": "numpi"}, r"framework: got 'numpi'; expected torch, .*numpy \(did you mean numpy\?\)"),
         ({"framework": "numpy", "params": {}}, "params: got it with framework 'numpy'; only valid with xgboost, lightgbm"),
-        ({"tracking": "line"}, r"tracking.*type: got 'line'; expected one of mlflow, .*lines"),
+        ({"tracking": "line"}, r"^tracking\.0\.type: got 'line'; expected one of mlflow, .*lines$"),
         ({"tracking": {"type": "lines", "fil": "a"}}, r"tracking.0.*fil"),
         ({"run_config": {"name": "a", "storage_path": "shelv://a/b"}}, "'shelv://a/b'; expected a local path.*shelf"),
         ({"run_config": {"name": "a", "storage_path": "shelf://a?token=x"}}, r"a secret must be given as.*token=\$NAME"),
