@@ -170,13 +170,10 @@ def run_corner(corner: Corner, built: Path) -> str | None:
 
 
 def run_pair(client: Corner, cluster: Corner, built: Path) -> str | None:
-    found = [interpreter(corner.python) for corner in (client, cluster)]
-    pythons = [
-        install(corner, python, built)
-        for corner, python in zip((client, cluster), found, strict=True)
-        if python is not None
-    ]
-    return smoke(pythons[0], "remote.py", str(pythons[1])) if len(pythons) == 2 else None
+    here, there = interpreter(client.python), interpreter(cluster.python)
+    if here is None or there is None:
+        return None
+    return smoke(install(client, here, built), "remote.py", str(install(cluster, there, built)))
 
 
 def main(words: list[str]) -> int:

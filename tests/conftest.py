@@ -6,10 +6,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devtools.chaos import Trail
 from devtools.ray_heads import OwnHead
 from devtools.servers import embedded_head, s3_server
 from plugin_core import LocalCluster
@@ -65,6 +67,11 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
 @pytest.fixture
 def cluster(head: Head) -> LocalCluster:
     return LocalCluster()
+
+
+@pytest.fixture
+def trail(tmp_path: Path) -> Trail:
+    return Trail(tmp_path / "trail.jsonl")
 
 
 @pytest.fixture

@@ -3,14 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.chaos import Proxy, Trail
+from devtools.chaos import Proxy
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def trail(tmp_path: Path) -> Trail:
-    return Trail(tmp_path / "trail.jsonl")
 
 
 @pytest.fixture

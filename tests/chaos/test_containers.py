@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from devtools.chaos import spec_at, wait_until
+from devtools.chaos import Trail, spec_at, wait_until
 from plugin_core.runs.directory import RunDir
-from tests.chaos.conftest import Trail
 from tests.support.namespaces import CONTAINER, needs_namespaces, on_host
 
 CODE = """

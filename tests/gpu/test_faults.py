@@ -36,11 +36,6 @@ STEPS = 12
 MIB = 2**20
 
 
-@pytest.fixture
-def trail(tmp_path: Path) -> Trail:
-    return Trail(tmp_path / "trail.jsonl")
-
-
 def used_mib() -> int:
     """What all processes hold of the first GPU's memory."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]

@@ -2,14 +2,13 @@
 empty folder."""
 
 import json
-import os
 import platform
 import subprocess
 import sys
 
-import steps
+from core import smoke
 
-from plugin_core import EvaluateSpec, RayCluster, RunConfig, TrainSpec, run
+from plugin_core import RayCluster, TrainSpec, run
 from plugin_core.errors import SpecError
 
 HEAD = """
@@ -31,18 +30,11 @@ def refused(cluster: RayCluster, spec: TrainSpec) -> str:
 
 
 if __name__ == "__main__":
-    there, here = sys.argv[1], os.getcwd()
+    there = sys.argv[1]
     address, token = json.loads(subprocess.run([there, "-c", HEAD], check=True, capture_output=True, text=True).stdout)
     try:
         cluster = RayCluster(address, token, python=there)
-        spec = TrainSpec.model_validate(steps.training(f"{here}/runs", f"{here}/killed"))
-        trained = run(spec.with_name("smoke"), cluster)
-        judged = EvaluateSpec(
-            evaluate="steps:evaluate",
-            checkpoint=trained.checkpoint,
-            run_config=RunConfig(name="judged", storage_path=f"{here}/runs"),
-        )
-        steps.check(trained.to_json(), run(judged, cluster).to_json())
+        spec = smoke(cluster)
         theirs = subprocess.run([there, "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
         if theirs.split(".")[:2] != platform.python_version().split(".")[:2]:
             said = refused(cluster, spec)
