@@ -42,7 +42,8 @@ def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
             f"{', '.join(by_value)}: got {len(payload):,} bytes of functions and what they capture; expected at most"
             f" {CODE_BYTES:,}: read large data inside the function"
         )
-    modules = sources.local_sources([*by_value.values(), *references.values()])
+    uploaded, _ = sources.uploaded_folders(spec.runtime_env)
+    modules = sources.local_sources([*by_value.values(), *references.values()], uploaded)
     record = {
         "schema": SCHEMA,
         "kind": spec.kind,

@@ -18,7 +18,7 @@ import symtable
 import sys
 import threading
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ import cloudpickle
 
 from plugin_core.errors import PayloadError
 from plugin_core.specs.code_digest import code_digest
-from plugin_core.specs.sources import find_without_import, is_users_file
+from plugin_core.specs.sources import find_module, find_without_import, is_users_file
 
 
 def by_value_name(function: Callable[..., Any]) -> str:
@@ -103,13 +103,16 @@ def _missing(module_name: str) -> str:
     return f"no module named {module_name!r} here{where}"
 
 
-def check_reference(field: str, reference: str, *, must_exist: bool, may_be_class: bool = True) -> None:
+def check_reference(
+    field: str, reference: str, *, must_exist: bool, may_be_class: bool = True, uploaded: Sequence[str] = ()
+) -> None:
     """Look up a by-reference function without importing its module (which may be slow, or need a GPU).
 
-    `must_exist`: the module must be found here, because the cluster shares this environment.
+    `must_exist`: the module must be found here, because the cluster shares this environment. `uploaded`: as in
+    `find_module`.
     """
     module_name, _, attribute = reference.partition(":")
-    found = find_without_import(module_name)
+    found = find_module(module_name, uploaded)
     if found is None:
         if must_exist:
             raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({_missing(module_name)})")

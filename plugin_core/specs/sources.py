@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -39,13 +39,14 @@ class _Finder(ModuleFinder):
         return package
 
 
-def local_sources(functions: Iterable[Callable[..., Any] | str]) -> dict[str, bytes]:
-    """The user's own modules that these functions need, as relative file name → source."""
+def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Sequence[str] = ()) -> dict[str, bytes]:
+    """The user's own modules that these functions need, as relative file name → source. `uploaded`: as in `find_module`."""
     sources: dict[str, bytes] = {}
     for function in functions:
         if isinstance(function, str):
-            found = find_without_import(function.partition(":")[0])
-            file, module_name = (found.origin if found else None), function.partition(":")[0]
+            module_name = function.partition(":")[0]
+            found = find_module(module_name, uploaded)
+            file = found.origin if found else None
         else:
             module = sys.modules.get(getattr(function, "__module__", "") or "")
             file, module_name = getattr(module, "__file__", None), getattr(module, "__name__", "")
@@ -118,9 +119,25 @@ def _package_files(file: Path, module_name: str) -> list[Path]:
     return [file.resolve(), *(init for parent in parents if (init := parent / "__init__.py").exists())]
 
 
-def find_without_import(module_name: str) -> ModuleSpec | None:
-    """A module's spec, found by walking down its packages without importing them."""
-    path: Iterable[str] | None = None
+def uploaded_folders(runtime_env: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The local folders that a `runtime_env` puts on the cluster's `sys.path`, and whether that is all its code: archives
+    and URIs cannot be looked into."""
+    given = [(item, Path(item)) for item in [runtime_env.get("working_dir")] if item]
+    given += [(item, Path(item).parent) for item in runtime_env.get("py_modules") or []]
+    folders = [str(folder) for item, folder in given if "://" not in item and Path(item).is_dir()]
+    return folders, len(folders) == len(given)
+
+
+def find_module(module_name: str, uploaded: Sequence[str] = ()) -> ModuleSpec | None:
+    """The spec of the module that the cluster imports by this name, as far as it can be told from here. `uploaded`: the
+    local folders of the step's `runtime_env`. They come first: this process may have another module of the same name."""
+    return (find_without_import(module_name, uploaded) if uploaded else None) or find_without_import(module_name)
+
+
+def find_without_import(module_name: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:
+    """A module's spec, found by walking down its packages without importing them: in these folders alone, or where this
+    process would import it from."""
+    path: Iterable[str] | None = folders
     found: ModuleSpec | None = None
     sofar = ""
     for part in module_name.split("."):

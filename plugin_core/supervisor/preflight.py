@@ -24,6 +24,7 @@ from plugin_core.specs.parts import (
     too_few_rows,
 )
 from plugin_core.specs.results import CheckpointRef
+from plugin_core.specs.sources import uploaded_folders
 from plugin_core.storage.location import Location
 from plugin_core.storage.refusals import refusal
 from plugin_core.supervisor.generations import newest_run
@@ -36,9 +37,10 @@ def check_functions_and_data(spec: StepSpec, here: bool) -> None:
     `here`: the step runs on this machine, in this environment. Otherwise only what can be checked from here is checked.
     """
     _, references = spec_functions(spec)
+    uploaded, all_seen = uploaded_folders(spec.runtime_env)
     for name, reference in references.items():
         loop = "train_loop_per_worker" in name.split(".")
-        check_reference(name, reference, must_exist=here, may_be_class=not loop)
+        check_reference(name, reference, must_exist=here and all_seen, may_be_class=not loop, uploaded=uploaded)
     for name, dataset in spec_datasets(spec).items():
         check_dataset(name, dataset, needed_columns(spec, name), needed_rows(spec, name, dataset), here=here)
     for name, checkpoint in named_checkpoints(spec):

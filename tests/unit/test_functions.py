@@ -108,6 +108,29 @@ def test_a_module_that_is_only_on_a_remote_cluster_is_not_refused_here() -> None
     functions.check_reference("evaluate", "only_on_the_cluster:fn", must_exist=False)
 
 
+def test_a_module_of_an_uploaded_folder_comes_before_one_of_the_same_name_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("here", "other"), ("uploaded", "loop")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "twice.py").write_text(f"def {name}(config): ...\n")
+    (tmp_path / "uploaded" / "package").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    for runtime_env in (
+        {"working_dir": str(tmp_path / "uploaded")},
+        {"py_modules": [str(tmp_path / "uploaded" / "package")]},
+    ):
+        uploaded, all_seen = sources.uploaded_folders(runtime_env)
+        assert (uploaded, all_seen) == ([str(tmp_path / "uploaded")], True)
+    functions.check_reference("evaluate", "twice:loop", must_exist=True, uploaded=uploaded)
+    with pytest.raises(PayloadError, match="twice has no 'other'"):
+        functions.check_reference("evaluate", "twice:other", must_exist=True, uploaded=uploaded)
+    assert sources.local_sources(["twice:loop"], uploaded) == {"twice.py": b"def loop(config): ...\n"}
+    assert sources.uploaded_folders({"working_dir": "s3://b/code.zip"}) == ([], False)
+    assert sources.uploaded_folders({"py_modules": [str(tmp_path / "x.whl")]}) == ([], False)
+    assert sources.uploaded_folders({}) == ([], True)
+
+
 def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:
     packed = sources.pack({"a.py": b"x = 1", "p/__init__.py": b"", "p/q.py": b""})
     assert sources.unpack(packed, tmp_path) == [str(tmp_path / "a.py"), str(tmp_path / "p")]
