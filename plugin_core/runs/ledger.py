@@ -148,6 +148,8 @@ class Ledger:
 
     def _reported(self, entry: Mapping[str, Any], time: float) -> Ledger:
         index = index_of(entry)
+        if entry.get("late") is True:  # no loop is running yet
+            return replace(self._then(self.now, time), index=max(index, self.index))
         kind: Kind = "useful" if index > self.index else "repeated"
         blocked = min(time, self.until + _seconds(entry.get("blocked_s")))
         return replace(self._spend("checkpointing", blocked)._spend(kind, time), now=LOOP, index=max(index, self.index))

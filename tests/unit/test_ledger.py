@@ -58,9 +58,10 @@ class Written:
         self.say(phase="running", workers=workers, hosts=1)
         self.say(phase="looping")
 
-    def report(self, index: int, blocked_s: float = 0.0) -> None:
+    def report(self, index: int, blocked_s: float = 0.0, late: bool = False) -> None:
         self.reports += 1
-        more = {"blocked_s": blocked_s} if blocked_s else {}
+        more: dict[str, Any] = {"blocked_s": blocked_s} if blocked_s else {}
+        more |= {"late": True} if late else {}
         self.say(report=self.reports, index=index, metrics={"loss": 0.5}, checkpoint=None, **more)
 
     def end(self, outcome: str) -> None:
@@ -146,6 +147,7 @@ def test_a_killed_worker_a_killed_driver_and_a_retry_hours_later(run: Written) -
     run.spend("queued", 7.0)
     run.enter("starting")
     run.train()
+    run.report(5, late=True)  # the dead driver had it
     run.spend("recovering", 5.0)
     run.loop()
     run.spend("repeated", 2.0)
@@ -157,8 +159,10 @@ def test_a_killed_worker_a_killed_driver_and_a_retry_hours_later(run: Written) -
     run.train()
     run.spend("recovering", 5.0)
     run.loop()
-    run.spend("useful", 10.0)
+    run.spend("repeated", 10.0)
     run.report(5)
+    run.spend("useful", 10.0)
+    run.report(6)
     run.say(phase="finished")
     run.end("succeeded")
     assert run.ledger() == run.happened()

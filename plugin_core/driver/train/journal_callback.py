@@ -43,7 +43,8 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
     after the checkpoint's, so repeated reports repeat an index.
 
-    `blocked_s` of an entry: seconds that the reports before it blocked rank 0's loop with their checkpoints.
+    `blocked_s` of an entry: seconds that the reports before it blocked rank 0's loop with their checkpoints. `late`: an
+    earlier driver got the report, and was killed before it wrote the entry.
 
     The entry of a restart says why, and what the workers resume from; that of a failure says why; both have the cause and
     what the `judge` decided. A report whose checkpoint
@@ -106,7 +107,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         for entry in filter(None, map(parse_line, lines.splitlines())):
             if entry.get("report") == self._reports + 1 and index_of(entry) <= index:
                 self._reports += 1
-                self._append(entry)
+                self._append({**entry, "late": True})
 
     def kept_on_nodes(self, name: str, metrics: dict[str, Any]) -> None:
         """The newest checkpoint on the nodes; "" if there is none."""

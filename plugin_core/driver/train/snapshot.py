@@ -50,7 +50,7 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
     for number, entry in enumerate((entry for entry in listed if entry.name not in index), start=1):
         report = {"report": reports + number, "index": last + number}
         wanted = {} if entry.validation is None else {"validation": entry.validation}
-        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name, **wanted})
+        lost.append({**report, "metrics": entry.metrics, "checkpoint": entry.name, "late": True, **wanted})
         index[entry.name] = last + number
     last_name = listed[-1].name if listed else ""
     validating = tuple((entry.name, index[entry.name]) for entry in listed if entry.validation is not None)
