@@ -1,4 +1,6 @@
-"""Hosts on one machine: network namespaces with an address each on a bridge, and file systems that are not shared."""
+"""Hosts on one machine: network namespaces with an address each on a bridge, and file systems that are not shared.
+
+Ray starts on them as `example_clusters/ray_host.sh` does it."""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from devtools.servers import S3_ENVIRONMENT, started_node
 from plugin_core import RayCluster
 from plugin_core.clusters.local_head import MARK, end_head
 
-#: Ports may be the same on each host, as on real ones.
-GCS, DASHBOARD = 6379, 8265
+SCRIPTS = Path(__file__).parents[2] / "example_clusters"
+DASHBOARD = 8265
 
 
 def available() -> str:
@@ -34,7 +36,7 @@ class Hosts:
     """A Ray of several hosts, the first one its head. Each has an address of its own, and sees `private` as an empty folder
     of its own: what is written there by one host is there for no other, nor for this process."""
 
-    def __init__(self, folder: Path, count: int, num_cpus: int = 1):
+    def __init__(self, folder: Path, count: int, num_cpus: int = 1, ray: bool = True):
         self.mark, self.token = secrets.token_hex(8), secrets.token_hex(16)
         self.private = folder / "private"
         self.private.mkdir()
@@ -43,15 +45,19 @@ class Hosts:
         self.gateway = f"{self._network}.1"
         self.nodes: list[subprocess.Popen[bytes]] = []
         self._num_cpus = num_cpus
-        self._count = count
+        self._count, self._with_ray = count, ray
+        #: the namespaces
+        self.names: list[str] = []
 
     def __enter__(self) -> Self:
         try:
             _ip("link", "add", self._name, "type", "bridge")
             _ip("address", "add", f"{self.gateway}/24", "dev", self._name)
             _ip("link", "set", self._name, "up")
-            for _ in range(self._count):
-                self.add()
+            for number in range(self._count):
+                self._make(number)
+                if self._with_ray:
+                    self._start(number)
         except BaseException:
             self.__exit__()
             raise
@@ -69,15 +75,24 @@ class Hosts:
 
     def add(self) -> int:
         """Start another host; returns its number."""
-        number = len(self.nodes)
+        number = len(self.names)
+        self._make(number)
+        self._start(number)
+        return number
+
+    def _make(self, number: int) -> None:
         host, link = f"{self._name}n{number}", f"{self._name}v{number}"
         _ip("netns", "add", host)
+        self.names.append(host)
         _ip("link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", host)
         _ip("link", "set", link, "master", self._name, "up")
         _ip("-n", host, "address", "add", f"{self.ip(number)}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             _ip("-n", host, "link", "set", device, "up")
         _ip("-n", host, "route", "add", "default", "via", self.gateway)
+
+    def _start(self, number: int) -> None:
+        host = self.names[number]
         log = self._folder / f"host-{number}.log"
         # its own mounts: the private folder, and Ray's, which is found by its path
         script = f'mount -t tmpfs none "{self.private}" && exec "$@"'
@@ -85,17 +100,14 @@ class Hosts:
 
         def start() -> subprocess.Popen[bytes]:
             with log.open("wb") as out:
-                return subprocess.Popen(
-                    command, env=self._environment(number), stdout=out, stderr=out, start_new_session=True
-                )
+                return subprocess.Popen(command, env=self.environment(), stdout=out, stderr=out, start_new_session=True)
 
         alive = sum(node.poll() is None for node in self.nodes)
         self.nodes.append(started_node(start, log, self.address, self.token, alive + 1))
-        return number
 
     def kill(self, number: int) -> None:
         """The host is gone: SIGKILL for all of its processes, and its cable is cut."""
-        host = f"{self._name}n{number}"
+        host = self.names[number]
         found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=True).stdout.split()
         _ip("link", "set", f"{self._name}v{number}", "down")
         for pid in found:
@@ -110,24 +122,23 @@ class Hosts:
         subprocess.run(command, check=True, capture_output=True)
 
     def _ray(self, number: int) -> list[str]:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-        command += [f"--node-ip-address={self.ip(number)}", f"--num-cpus={self._num_cpus}"]
-        command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=200000000"]
-        if number > 0:
-            return [*command, f"--address={self.ip(0)}:{GCS}"]
-        head = ["--head", f"--port={GCS}", "--dashboard-host=0.0.0.0", f"--dashboard-port={DASHBOARD}"]
-        return [*command, *head, f"--temp-dir={self._folder / 'ray'}"]
+        options = [f"--num-cpus={self._num_cpus}", "--object-store-memory=200000000"]
+        options += ["--min-worker-port=0", "--max-worker-port=0"]
+        place = ["head", f"--temp-dir={self._folder / 'ray'}"] if number == 0 else ["worker", self.ip(0)]
+        return ["bash", str(SCRIPTS / "ray_host.sh"), *place, *options]
 
-    def _environment(self, number: int) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The variables of a process on a host; `ray` and `raytrain` are those of this environment."""
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_ADDRESS": f"{self.ip(0)}:{GCS}"}
-        return {**plain, **ray, **S3_ENVIRONMENT, MARK: self.mark}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**plain, "PATH": path, "RAY_AUTH_TOKEN": self.token, **S3_ENVIRONMENT, MARK: self.mark}
 
     def __exit__(self, *exc: object) -> None:
         end_head(self.mark, *(node.pid for node in self.nodes))
-        for number, node in enumerate(self.nodes):
+        for node in self.nodes:
             node.wait(30)
-            subprocess.run(["ip", "netns", "delete", f"{self._name}n{number}"], check=False, capture_output=True)
+        for host in self.names:
+            subprocess.run(["ip", "netns", "delete", host], check=False, capture_output=True)
         subprocess.run(["ip", "link", "delete", self._name], check=False, capture_output=True)
 
 
