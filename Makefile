@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix docs dist fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs dist fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -22,6 +22,7 @@ help:
 	@echo "make chaos         everything that a run survives, by doing it"
 	@echo "make docs          the documentation as a site, with an API reference and search"
 	@echo "make dist          wheel and sdist, checked as PyPI checks them"
+	@echo "make walks         the first pages of the docs, from an empty environment, with the time each takes"
 	@echo "make matrix        a smoke test with other versions of Python, Ray, Prefect and Airflow"
 	@echo "make fuzz          wrong input of every kind at every way in"
 	@echo "make test-gpu      the frameworks on GPUs"
@@ -180,6 +181,10 @@ dist: $(VENV)/.dev
 # the corners of docs/versions.md; WORDS="prefect 2.56" runs those whose names have one of the words
 matrix: $(VENV)/.dev
 	@$(BIN)/python -m devtools.matrix $(WORDS)
+
+# each persona's page, done as it says in an empty environment, and how long that takes; WORDS chooses some
+walks: $(VENV)/.dev
+	@$(BIN)/python -m devtools.walks $(WORDS)
 
 # the interpreter's own packages may be used where torch for the GPU is among them: make test-gpu GPU_PYTHON=python3
 GPU_PYTHON ?= $(BIN)/python

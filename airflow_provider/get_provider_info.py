@@ -88,6 +88,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "For the first of several connections: when a step goes to the next one",
                         "schema": {"type": ["number", "null"]},
                     },
+                    "ship_package": {
+                        "label": "Ship the package",
+                        "description": "ray-train-workflows is not installed on the cluster: each job brings it",
+                        "schema": {"type": ["boolean", "null"], "default": False},
+                    },
                     "autoscaling": {
                         "label": "Autoscaling",
                         "description": "Nodes can be added: a step that does not fit now waits instead of being rejected",

@@ -46,8 +46,9 @@ class RayJobsHook(BaseHook):
     """The cluster behind a connection of type `rayjobs`.
 
     * Host, scheme (default `http`) and port (default 8265), or a full URL as host; the password is the Ray auth token.
-      Extra: `verify`, `cert`, `headers`, `autoscaling`, `env_vars` and `env_files` (set in each job, e.g. credentials),
-      `dashboard_url` (the dashboard's address for browsers), `after_s`, and the defaults `storage_path` and `namespace`.
+      Extra: `verify`, `cert`, `headers`, `autoscaling`, `ship_package`, `env_vars` and `env_files` (set in each job, e.g.
+      credentials), `dashboard_url` (the dashboard's address for browsers), `after_s`, and the defaults `storage_path` and
+      `namespace`.
     * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run, or per DAG run,
       on Kubernetes.
     * A list of ids: the step is on the first cluster, and moves on to the next one when it gets nothing there for the
@@ -162,6 +163,7 @@ def _place(connection: Any, of: Any = None) -> Place:
         "verify": _verify(extra.get("verify")),
         "env_vars": _texts("env_vars", extra.get("env_vars")),
         "env_files": _texts("env_files", extra.get("env_files")),
+        "ship_package": _flag("ship_package", extra.get("ship_package")),
     }
     defaults = (
         extra.get("storage_path") or None,

@@ -39,9 +39,16 @@ class _LikeEmbedded(RayCluster):
 
 class OwnHead:
     """A Ray head, with more nodes when wanted, that a test may kill as it likes. `preload`: with a fork server, as the
-    embedded head; other nodes have none."""
+    embedded head; other nodes have none. `python`: another environment's, without a fork server, in an empty folder: a
+    job finds nothing of this checkout."""
 
-    def __init__(self, num_cpus: int = 3, object_store_memory: int | None = None, preload: bool = True):
+    def __init__(
+        self,
+        num_cpus: int = 3,
+        object_store_memory: int | None = None,
+        preload: bool = True,
+        python: str = sys.executable,
+    ):
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
         # Ray puts its sockets there, and the path of a socket has 107 bytes at most
         self._folder = Path(tempfile.mkdtemp(prefix="h-"))
@@ -49,8 +56,9 @@ class OwnHead:
         # the switch that binds everything to loopback also forbids a second node
         del self.environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"]
         self.nodes: list[subprocess.Popen[bytes]] = []
-        command = ray_head_command(self.ports, str(self._folder / "ray"), num_cpus, None)
-        if preload and sys.platform == "linux":
+        self._cwd = None if python == sys.executable else self._folder
+        command = ray_head_command(self.ports, str(self._folder / "ray"), num_cpus, None, python)
+        if preload and python == sys.executable and sys.platform == "linux":
             command[command.index(RAY)] = FORKING_RAY
             self.environment |= {SOCKET: str(self._folder / "fork"), FEW_PAGES: "1"}
         if object_store_memory is not None:
@@ -105,7 +113,9 @@ class OwnHead:
 
         def start() -> subprocess.Popen[bytes]:
             with log.open("wb") as out:
-                node = subprocess.Popen(command, env=self.environment, stdout=out, stderr=out, start_new_session=True)
+                node = subprocess.Popen(
+                    command, cwd=self._cwd, env=self.environment, stdout=out, stderr=out, start_new_session=True
+                )
             self.nodes.append(node)
             return node
 

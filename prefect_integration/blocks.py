@@ -65,6 +65,7 @@ class RayCluster(Block):
     )
     autoscaling: bool = Field(False, description="Nodes can be added: wait instead of rejecting what does not fit.")
     python: str = Field("python", description="The cluster's Python that has ray-train-workflows installed.")
+    ship_package: bool = Field(False, description="ray-train-workflows is not installed there: each job brings it.")
     dashboard_url: str | None = Field(None, description="The dashboard's address for browsers, used in links.")
     num_cpus: int | None = Field(None, description="Local: CPUs to advertise if this starts the cluster.")
     num_gpus: int | None = Field(None, description="Local: GPUs to advertise if this starts the cluster.")
@@ -103,6 +104,7 @@ class RayCluster(Block):
             "python": self.python,
             "env_vars": env_vars,
             "env_files": env_files,
+            "ship_package": self.ship_package,
         }
         if self.kuberay:
             return kuberay_from_json(self.kuberay, **common)

@@ -32,6 +32,11 @@ class Cluster(Protocol):
     def autoscaling(self) -> bool: ...
 
     @property
+    def ship_package(self) -> bool:
+        """Whether each job brings this package along."""
+        ...
+
+    @property
     def shares_this_machine(self) -> bool: ...
 
     @property
@@ -104,6 +109,7 @@ class Standing:
 
     keep_every_s: None = None
     after_s: None = None
+    ship_package = False
 
     def choices(self) -> tuple[Self, ...]:
         return (self,)
@@ -145,7 +151,8 @@ class RayCluster(Standing):
     instead of being rejected. `env_vars`: variables for every job there, such as credentials of trackers and
     storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent in
     the same way, variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); on the cluster the variable
-    holds the file's path. `ray-train-workflows` must be installed there.
+    holds the file's path. `ray-train-workflows` must be installed there, except with `ship_package`: then each job brings
+    it, and the cluster needs `ray[default,data,train]` alone.
     """
 
     address: str
@@ -157,6 +164,7 @@ class RayCluster(Standing):
     env_vars: Variables = field(default_factory=dict, repr=False)
     env_files: Files = field(default_factory=dict, repr=False)
     cert: Word | None = None
+    ship_package: Flag = False
     shares_this_machine: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -179,8 +187,9 @@ class RayCluster(Standing):
         return [self.python, "-m", "plugin_core.driver"]
 
     def reference(self) -> dict[str, Any]:
-        given = {"address": self.address, "verify": self.verify, "python": self.python}
-        return given if self.cert is None else {**given, "cert": self.cert}
+        given: dict[str, Any] = {"address": self.address, "verify": self.verify, "python": self.python}
+        more = {"cert": self.cert, "ship_package": self.ship_package}
+        return {**given, **{name: value for name, value in more.items() if value}}
 
 
 @dataclass(frozen=True)

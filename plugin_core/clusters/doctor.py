@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.kuberay import KubeRayCluster
 from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.specs.extras import version as version_of
 from plugin_core.specs.resources import in_words
 from plugin_core.storage.location import Location, default_storage_path
 from plugin_core.storage.proof import prove
@@ -57,8 +58,8 @@ async def describe_cluster(cluster: Cluster) -> str:
         version, nodes = (await client.version())["ray_version"], await client.nodes()
     total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
     text = f"Ray {version}: {len(nodes)} nodes, {in_words(total)}"
-    ours = importlib.metadata.version("ray")
-    return text if version == ours else f"{text} (Ray {ours} here; by-value functions need the same version)"
+    ours = version_of("ray")
+    return text if ours in (None, version) else f"{text} (Ray {ours} here; by-value functions need the same version)"
 
 
 def _cluster(cluster: Cluster) -> Check:

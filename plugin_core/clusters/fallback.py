@@ -74,6 +74,10 @@ class FallbackCluster:
         return any(each.autoscaling for each in self.clusters)
 
     @property
+    def ship_package(self) -> bool:
+        return any(each.ship_package for each in self.clusters)
+
+    @property
     def keep_every_s(self) -> float | None:
         return min((each.keep_every_s for each in self.clusters if each.keep_every_s is not None), default=None)
 

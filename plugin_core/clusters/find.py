@@ -26,7 +26,7 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
         return from_reference(kuberay)
     if not reference:
         return LocalCluster()
-    given = {name: reference[name] for name in ("address", "verify", "python", "cert") if name in reference}
+    given = {name: reference[name] for name in ("address", "verify", "python", "cert", "ship_package") if name in reference}
     cluster = RayCluster(**given)
     if is_known_cluster(cluster.address):
         return cluster

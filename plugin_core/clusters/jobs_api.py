@@ -241,9 +241,16 @@ class JobsClient:
             raise ClusterUnreachableError(f"cluster: {self.address} returned an invalid response ({exc})") from exc
 
     def _upload(self, runtime_env: dict[str, Any]) -> dict[str, Any]:
-        import requests
-        from ray.dashboard.modules.dashboard_sdk import SubmissionClient
-        from ray.exceptions import AuthenticationError
+        names = ", ".join(str(item) for _, item in local_folders(runtime_env))
+        try:
+            import requests
+            from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+            from ray.exceptions import AuthenticationError
+        except ModuleNotFoundError as exc:
+            raise SpecError(
+                f"runtime_env: got {names}, which Ray packs and uploads, and Ray is not installed here; pip install"
+                " 'ray[default]', or give URIs"
+            ) from exc
 
         class Counting(SubmissionClient):  # type: ignore[misc]
             def _do_request(inner, method: str, endpoint: str, *, data: bytes | None = None, **kwargs: Any) -> Any:
@@ -260,7 +267,6 @@ class JobsClient:
         except AuthenticationError as exc:
             raise ClusterRefusedError(f"token: {self.address} rejects the runtime_env upload") from exc
         except (ValueError, TypeError, OSError) as exc:
-            names = ", ".join(str(item) for _, item in local_folders(runtime_env))
             raise SpecError(
                 f"runtime_env: got {names}, which cannot be uploaded ({exc}); expected readable folders"
             ) from exc

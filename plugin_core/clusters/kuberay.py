@@ -75,7 +75,7 @@ class KubeRayCluster:
     `start_timeout_s`: seconds for the head to become ready; on timeout the error contains Kubernetes' status and the end of
     the head's log. `address`: the dashboard's URL as seen from this process, with {name} and {namespace}; default: the head
     service's name within Kubernetes. `token`: default: from the Secret that KubeRay creates (`authOptions`).
-    `env_vars`, `env_files`, `headers`, `verify`, `python`: as in RayCluster.
+    `env_vars`, `env_files`, `headers`, `verify`, `python`, `ship_package`: as in RayCluster.
     """
 
     name: Word
@@ -99,6 +99,7 @@ class KubeRayCluster:
     python: Word = "python"
     env_vars: Variables = field(default_factory=dict, repr=False)
     env_files: Files = field(default_factory=dict, repr=False)
+    ship_package: Flag = False
     run_uri: str = field(default="", repr=False)
     workflow: str = field(default="", repr=False)
     autoscaling: bool = field(default=True, init=False)
@@ -158,6 +159,7 @@ class KubeRayCluster:
     def reference(self) -> dict[str, Any]:
         place = {"name": self.name, "namespace": self.namespace, "address": self.address, "run_uri": self.run_uri}
         more = {"kubeconfig": self.kubeconfig, "context": self.context, "verify": self.verify, "python": self.python}
+        more |= {"ship_package": self.ship_package}
         ends = {"on_success": self.on_success, "on_failure": self.on_failure, "ttl_s": self.ttl_s}
         shared = {"share": self.share, "workflow": self.workflow, "lease_s": self.lease_s, "linger_s": self.linger_s}
         return {"kuberay": {**place, **more, **ends, **shared}}

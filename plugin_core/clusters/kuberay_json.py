@@ -14,7 +14,7 @@ from plugin_core.specs.references import CLUSTERS, is_known_cluster
 
 #: The fields of a `reference`: enough to find a cluster, not to create one.
 FOUND_BY = frozenset(
-    {"name", "namespace", "address", "run_uri", "kubeconfig", "context", "verify", "python"}
+    {"name", "namespace", "address", "run_uri", "kubeconfig", "context", "verify", "python", "ship_package"}
     | {"on_success", "on_failure", "ttl_s", "share", "workflow", "lease_s", "linger_s"}
 )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from plugin_core.clusters.options import Memory, Units, Word, check_options
+from plugin_core.specs.extras import version
 from plugin_core.specs.fields import Count
 
 
@@ -36,8 +37,7 @@ class KubeRaySettings:
         check_options(self)
 
     def manifest(self) -> dict[str, Any]:
-        from importlib.metadata import version
-
+        ray = version("ray")  # None where it is not installed; the field is optional
         workers = {
             "groupName": "workers",
             "replicas": self.workers,
@@ -50,7 +50,7 @@ class KubeRaySettings:
             "apiVersion": "ray.io/v1",
             "kind": "RayCluster",
             "spec": {
-                "rayVersion": version("ray"),
+                **({"rayVersion": ray} if ray else {}),
                 "authOptions": {"mode": "token"},
                 "enableInTreeAutoscaling": True,
                 "autoscalerOptions": {"idleTimeoutSeconds": self.idle_timeout_s},

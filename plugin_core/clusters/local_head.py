@@ -11,6 +11,7 @@ processes seen, only from its own host or container. Others can only tell whethe
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shlex
@@ -28,7 +29,7 @@ from filelock import FileLock
 from typing_extensions import TypedDict
 
 from plugin_core.clusters import machine
-from plugin_core.errors import ClusterUnreachableError
+from plugin_core.errors import ClusterUnreachableError, SpecError
 from plugin_core.storage.ownership import check_private, is_ours
 from plugin_core.storage.stored_files import parse
 
@@ -149,7 +150,13 @@ def ensure(
     preload: bool = True,
     full_dashboard: bool = False,
 ) -> Head:
-    """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails."""
+    """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails, SpecError
+    where Ray is not installed."""
+    if importlib.util.find_spec("ray") is None:
+        raise SpecError(
+            "cluster: got the embedded Ray head, and Ray is not installed here; pip install 'ray[default,data,train]', or"
+            " give the cluster to run on"
+        )
     folder = state_dir()
     switches = [name for name, given in {"preload": preload, "full_dashboard": full_dashboard}.items() if given]
     with FileLock(folder / "lock"):

@@ -2,6 +2,8 @@
 
 import sys
 
+import ray  # noqa: F401  # has psutil with it, where there is none
+
 from plugin_core.driver.attempt import leave, main
 from plugin_core.storage.location import be_patient
 

@@ -49,6 +49,9 @@ OUT_OF_SIGHT = frozenset({Job.UNREACHABLE, Job.OTHER_INCARNATION})
 #: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
+#: What Python says of `-m plugin_core.driver` where our package is not.
+NOT_INSTALLED = "Error while finding module specification for 'plugin_core.driver'"
+
 #: The cause of an attempt's end that nobody could record.
 LOST = "infrastructure"
 
@@ -205,6 +208,12 @@ def _terminal_without_end(seen: Observed) -> Action:
         return Action(Do.FAIL, why, "spec_error")
     if seen.job_exit_code in NEVER_BEGAN and seen.ours:
         return Action(Do.FAIL, f"the driver on the cluster could not start: {seen.job_message[-500:]}", "spec_error")
+    if NOT_INSTALLED in seen.job_message and seen.ours:
+        why = (
+            "cluster: ray-train-workflows is not installed for its Python; install it there, or give the cluster"
+            " ship_package=True"
+        )
+        return Action(Do.FAIL, why, "spec_error")
     if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
         return Action(Do.FAIL, f"runtime_env: the cluster failed to set it up: {seen.job_message[-500:]}", "spec_error")
     never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER

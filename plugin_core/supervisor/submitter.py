@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import Any
 
 from plugin_core.clusters import handover
 from plugin_core.clusters.jobs_api import ApiError, JobsClient
 from plugin_core.clusters.secrets import RENEW_S
+from plugin_core.clusters.working_folders import with_package
 from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.driver.resources import MOVES_ON
 from plugin_core.errors import (
@@ -61,7 +63,7 @@ class Submitter:
         client, incarnation = reached
         try:
             # before the claim: a failed upload must not leave an attempt behind
-            sending = client.upload(spec.runtime_env)
+            sending = client.upload(self._runtime_env(spec))
             uploaded = await tell_if_slow(sending, "the code to the cluster", self._tell, lambda: client.uploaded)
         except ClusterUnreachableError as exc:
             self._not_submitted(f"attempt {attempt} is waiting for its upload", exc)
@@ -112,6 +114,7 @@ class Submitter:
         first_time = spec is not None
         if spec is None:
             spec = await self._threads(self.rundir.read_spec)
+            spec = spec.model_copy(update={"runtime_env": self._runtime_env(spec)})
         own = {"run": self.rundir.uri, "name": self.rundir.name, "attempt": str(receipt.attempt)}
         commit = await in_thread(git_commit) if spec.tracking else {}
         metadata = {**self._metadata, **commit, **own}
@@ -148,6 +151,9 @@ class Submitter:
             page = local_head.how_to_open(receipt.cluster, self.rundir.uri)
             said = f"attempt {receipt.attempt} is job {receipt.submission_id}{page and f'; {page}'}"
             self._tell(Event("state", said, told))
+
+    def _runtime_env(self, spec: StepSpec) -> dict[str, Any]:
+        return with_package(spec.runtime_env) if self._where.cluster.ship_package else spec.runtime_env
 
     async def _hand_over(self, client: JobsClient, receipt: Receipt, spec: StepSpec) -> dict[str, str]:
         self._handover_due = time.monotonic() + RENEW_S

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *("evaluate", "tune", "batch-inference", "retraining", "storage", "data", "rows", "clusters", "validation"),
-    *("checkpoint-tiers", "ray-jobs"),
+    *("checkpoint-tiers", "ray-jobs", "differs-from-ray"),
 )
 #: what the last lines print
 ENDS = {
@@ -24,6 +24,7 @@ ENDS = {
     "clusters": r"https://ray\.example:8265\ntrain-[0-9a-f]{10}\n.*running at http://127\.0\.0\.1:\d+.*stopped",
     "validation": r"/docs-runs/validated/checkpoint_a001_00000[34] 0\.19999",
     "ray-jobs": r"10 \{'words': 10\}\n3 True\n.*\"kind\": \"ray_job\"",
+    "differs-from-ray": r"\{'epoch': 4, 'loss': \d",
     "checkpoint-tiers": r"8 .*/docs-runs/tiers/checkpoint_a001_000012\n",
     "retraining": r"(promoted|skipped) .*\nskipped .*skip_unchanged is set\n\d",
 }

@@ -58,6 +58,7 @@ _ADDRESS = [
     ),
 ]
 _JOBS = {"token": _SECRET, "headers": _HEADERS, "verify": _VERIFY, "python": _WORD, "env_vars": v.VARIABLES}
+_JOBS |= {"ship_package": v.FLAG}
 _FILES = [given for given in v.VARIABLES if given.name != "endless"]  # their size is looked at before the submit
 FIELDS: dict[str, dict[str, list[Given]]] = {
     "RayCluster": {"address": _ADDRESS, **_JOBS, "cert": _CERT, "env_files": _FILES, "autoscaling": v.FLAG},

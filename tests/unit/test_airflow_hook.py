@@ -30,9 +30,13 @@ def test_a_connection_becomes_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None
         port=99,
         schema="https",
         password=TOKEN,
-        extra={"verify": "/ca.pem", "headers": '{"X": "y"}', "autoscaling": True, "namespace": "prod"},
+        extra={
+            **{"verify": "/ca.pem", "headers": '{"X": "y"}', "autoscaling": True},
+            **{"ship_package": "true", "namespace": "prod"},
+        },
     )
-    assert whole.get_cluster() == RayCluster("https://h:99", TOKEN, {"X": "y"}, "/ca.pem", autoscaling=True)
+    expected = RayCluster("https://h:99", TOKEN, {"X": "y"}, "/ca.pem", autoscaling=True, ship_package=True)
+    assert whole.get_cluster() == expected
     assert whole.get_place().namespace == "prod"
     assert connect(monkeypatch, host="https://h/ray").get_cluster() == RayCluster("https://h/ray")
     assert asyncio.run(whole.aget_cluster()) == whole.get_cluster()

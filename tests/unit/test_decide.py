@@ -7,7 +7,7 @@ import pytest
 
 from plugin_core.errors import EXIT_NOT_SHARED, NO_RESOURCES, TERMINATED
 from plugin_core.runs.directory import AttemptEnd
-from plugin_core.supervisor.decide import Action, Do, Job, Observed, decide
+from plugin_core.supervisor.decide import NOT_INSTALLED, Action, Do, Job, Observed, decide
 
 USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …")
 LOST = AttemptEnd("infrastructure", "a node died")
@@ -47,6 +47,7 @@ TABLE = [
     ("FAILED and the driver's process has ended: next attempt", seen(job=Job.FAILED, driver_ended=True), Do.SUBMIT_NEXT),
     ("FAILED and an actor outlives the driver: wait", seen(job=Job.FAILED, driver_ended=True, actors_alive=True), Do.WAIT),
     ("FAILED and silent is lost: next attempt", seen(job=Job.FAILED, heartbeat_silent=True), Do.SUBMIT_NEXT),
+    ("a cluster without our package fails the step", seen(job=Job.FAILED, job_message=NOT_INSTALLED), Do.FAIL),
     ("SUCCEEDED without a result is not a success", seen(job=Job.SUCCEEDED, heartbeat_silent=True), Do.SUBMIT_NEXT),
     ("a job stopped from outside is not restarted", seen(job=Job.STOPPED, heartbeat_silent=True), Do.FAIL),
     ("another incarnation, heartbeat not yet silent: wait", seen(job=Job.OTHER_INCARNATION), Do.WAIT),

@@ -1,6 +1,7 @@
 """The pages of documentation can be found, and their links lead somewhere."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,10 @@ def test_a_page_shows_its_example_as_it_is(engine: str) -> None:
     page = {"dags": "airflow-example", "flows": "prefect-example"}[engine]
     (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL)
     assert shown == (ROOT / f"example_{engine}" / "champion.py").read_text()
+
+
+def test_the_install_without_ray_names_all_other_dependencies() -> None:
+    (line,) = re.findall(r"^pip install (pydantic .*)$", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]}
+    assert set(line.split()) == names - {"ray"}

@@ -37,11 +37,13 @@ def test_the_block_gives_the_cores_cluster_with_its_secrets() -> None:
         ca_file="/etc/ca.pem",
         autoscaling=True,
         python="/venv/bin/python",
+        ship_package=True,
     )
     cluster = block.get_cluster()
     assert isinstance(cluster, CoreCluster)
     assert (cluster.token, cluster.headers, cluster.verify) == ("word", {"X-Who": "us"}, "/etc/ca.pem")
     assert cluster.autoscaling
+    assert cluster.ship_package
     assert cluster.driver_command() == ["/venv/bin/python", "-m", "plugin_core.driver"]
     assert "word" not in repr(block)
     assert "us" not in repr(block.headers)

@@ -1,9 +1,11 @@
 """No string accidentally runs code, leaks a secret or leads to another location."""
 
 import asyncio
+import io
 import shlex
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,19 @@ def test_the_installations_allowances_travel_with_each_job(tmp_path: Path, monke
     with FakeCluster() as cluster:
         run(spec_at(tmp_path), cluster)
     assert cluster.runtime_envs[0]["env_vars"]["RAYTRAIN_FILESYSTEMS"] == "ours:open"
+
+
+def test_our_package_travels_with_each_job_where_the_cluster_lacks_it(tmp_path: Path) -> None:
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users" / "mine.py").touch()
+    with FakeCluster() as cluster:
+        cluster.ship_package = True
+        run(spec_at(tmp_path, runtime_env={"py_modules": [str(tmp_path / "users")]}), cluster)
+    assert len(cluster.runtime_envs[0]["py_modules"]) == 3
+    names = {name for data in cluster.packages.values() for name in zipfile.ZipFile(io.BytesIO(data)).namelist()}
+    assert {"plugin_core/driver/__main__.py", "cloudpickle/__init__.py", "users/mine.py"} <= names
+    for given in (RayCluster("http://h:1", ship_package=True), KubeRayCluster("a", ship_package=True)):
+        assert find_cluster(given.reference()).ship_package
 
 
 def test_an_option_that_a_scheme_does_not_know_is_refused_without_its_value() -> None:
