@@ -206,10 +206,12 @@ def test_used_blocks_are_not_read_and_most_are_read_by_one_rank(
     monkeypatch.setattr(ParquetRows, "_read", lambda self, block: (read.append(block), once(self, block))[1])
     files = str(make_files(tmp_path))
     ranks = run.ranks(lambda: rows.read_parquet(files, batch_size=5), 2)
-    reading = [iter(each) for each in ranks]
+    reading: list[Any] = [iter(each) for each in ranks]
     for _ in range(8):
         step(reading, lambda batch: list(batch["id"]))
     run.save(ranks)
+    for each in reading:
+        each.close()  # and waits for what it reads ahead
     read.clear()
     for each in run.ranks(lambda: rows.read_parquet(files, batch_size=5), 2):
         list(each)
