@@ -34,7 +34,9 @@ class Walk:
         pip = {"PIP_CACHE_DIR": str(Path.home() / ".cache" / "pip")}
         if (settings := Path.home() / ".config" / "pip" / "pip.conf").exists():
             pip["PIP_CONFIG_FILE"] = str(settings)
-        self.environment = {**pip, **kept, "HOME": str(home), "PATH": f"{home}/env/bin:{os.environ['PATH']}"}
+        # tables in a terminal of 80 columns cut words short
+        kept |= {"HOME": str(home), "PATH": f"{home}/env/bin:{os.environ['PATH']}", "COLUMNS": "200"}
+        self.environment = {**pip, **kept}
         self._background: list[subprocess.Popen[bytes]] = []
 
     def install(self, extras: str) -> None:
