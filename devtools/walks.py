@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from devtools.chaos import wait_until
 from devtools.servers import wait_for_http
 from plugin_core.clusters.local_head_keeper import free_ports
 
@@ -49,9 +50,7 @@ class Walk:
         (self.home / name).write_text(text)
 
     def shell(self, command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-c", command], cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=900
-        )
+        done = self._typed(command)
         if done.returncode != 0:
             raise RuntimeError(f"`{command}` failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
         return done.stdout
@@ -68,13 +67,12 @@ class Walk:
 
     def until(self, command: str, says: str) -> None:
         """Type the command until it says that."""
-        deadline = time.monotonic() + 600
-        while time.monotonic() < deadline:
-            with contextlib.suppress(RuntimeError):
-                if says in self.shell(command):
-                    return
-            time.sleep(1)
-        raise TimeoutError(f"`{command}` did not say {says!r}")
+        wait_until(lambda: says in self._typed(command).stdout)
+
+    def _typed(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command], cwd=self.home, env=self.environment, capture_output=True, text=True, timeout=900
+        )
 
     def end(self) -> None:
         for process in self._background:
@@ -156,4 +154,6 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    # a process that a shell started in the background ignores Ctrl-C, and so would the servers that a walk interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1:])

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from plugin_core.clusters.working_folders import local_folders
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
+from plugin_core.specs.working_folders import local_folders
 
 if TYPE_CHECKING:
     import aiohttp

@@ -1,8 +1,10 @@
 """`python -m plugin_core.driver RUN_URI ATTEMPT NONCE CODE`: the entrypoint of a run's Ray jobs."""
 
 import sys
+from importlib.util import find_spec
 
-import ray  # noqa: F401  # has psutil with it, where there is none
+if find_spec("psutil") is None:
+    import ray  # noqa: F401  # brings its own; elsewhere it is imported later, and the driver shows itself first
 
 from plugin_core.driver.attempt import leave, main
 from plugin_core.storage.location import be_patient

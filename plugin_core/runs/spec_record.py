@@ -13,6 +13,7 @@ from plugin_core.specs import SCHEMA, StepSpec, functions, parse_spec, sources
 from plugin_core.specs.code_digest import sources_digest
 from plugin_core.specs.json_values import flat
 from plugin_core.specs.parts import is_name_of_value, spec_functions
+from plugin_core.specs.working_folders import uploaded_folders
 
 #: Fields that do not affect what is computed, such as timeouts and retry counts. A retry may change them.
 OPERATIONAL = (
@@ -42,7 +43,7 @@ def make_record(spec: StepSpec) -> tuple[dict[str, Any], bytes, bytes]:
             f"{', '.join(by_value)}: got {len(payload):,} bytes of functions and what they capture; expected at most"
             f" {CODE_BYTES:,}: read large data inside the function"
         )
-    uploaded, _ = sources.uploaded_folders(spec.runtime_env)
+    uploaded, _ = uploaded_folders(spec.runtime_env)
     modules = sources.local_sources([*by_value.values(), *references.values()], uploaded)
     record = {
         "schema": SCHEMA,

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -119,19 +119,10 @@ def _package_files(file: Path, module_name: str) -> list[Path]:
     return [file.resolve(), *(init for parent in parents if (init := parent / "__init__.py").exists())]
 
 
-def uploaded_folders(runtime_env: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The local folders that a `runtime_env` puts on the cluster's `sys.path`, and whether that is all its code: archives
-    and URIs cannot be looked into."""
-    given = [(item, Path(item)) for item in [runtime_env.get("working_dir")] if item]
-    given += [(item, Path(item).parent) for item in runtime_env.get("py_modules") or []]
-    folders = [str(folder) for item, folder in given if "://" not in item and Path(item).is_dir()]
-    return folders, len(folders) == len(given)
-
-
 def find_module(module_name: str, uploaded: Sequence[str] = ()) -> ModuleSpec | None:
     """The spec of the module that the cluster imports by this name, as far as it can be told from here. `uploaded`: the
     local folders of the step's `runtime_env`. They come first: this process may have another module of the same name."""
-    return (find_without_import(module_name, uploaded) if uploaded else None) or find_without_import(module_name)
+    return find_without_import(module_name, uploaded) or find_without_import(module_name)
 
 
 def find_without_import(module_name: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:

@@ -24,7 +24,7 @@ from plugin_core.specs.parts import (
     too_few_rows,
 )
 from plugin_core.specs.results import CheckpointRef
-from plugin_core.specs.sources import uploaded_folders
+from plugin_core.specs.working_folders import uploaded_folders
 from plugin_core.storage.location import Location
 from plugin_core.storage.refusals import refusal
 from plugin_core.supervisor.generations import newest_run

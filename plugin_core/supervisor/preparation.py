@@ -6,12 +6,12 @@ import math
 
 from plugin_core.clusters import handover
 from plugin_core.clusters.base import Cluster
-from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import ClusterQueuedError, SpecError, StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.ray_versions import check_ray
 from plugin_core.specs.resources import check_fits
+from plugin_core.specs.working_folders import check_folders
 from plugin_core.storage.location import default_storage_path
 from plugin_core.storage.refusals import refusal
 from plugin_core.storage.threads import Threads, in_thread

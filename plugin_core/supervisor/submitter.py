@@ -9,7 +9,6 @@ from typing import Any
 from plugin_core.clusters import handover
 from plugin_core.clusters.jobs_api import ApiError, JobsClient
 from plugin_core.clusters.secrets import RENEW_S
-from plugin_core.clusters.working_folders import with_package
 from plugin_core.driver.admission import AUTOSCALING
 from plugin_core.driver.resources import MOVES_ON
 from plugin_core.errors import (
@@ -28,6 +27,7 @@ from plugin_core.specs import StepSpec
 from plugin_core.specs.ray_versions import check_ray
 from plugin_core.specs.resources import check_fits
 from plugin_core.specs.sources import git_commit
+from plugin_core.specs.working_folders import with_package
 from plugin_core.storage.threads import Threads, in_thread
 from plugin_core.storage.uris import allowed_here
 from plugin_core.supervisor.events import Event, Listener

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from devtools.servers import s3_endpoint
 from tests.support.environments import make_environment
 from tests.support.fake_kubernetes import FakeKubernetes
 
@@ -184,9 +185,7 @@ def test_an_extra_of_a_tracker_tracks(extra: str, tmp_path: Path) -> None:
 def test_an_extra_of_a_storage_keeps_runs(extra: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     uri: str = request.getfixturevalue(STORAGES[extra])
     if extra == "s3fs":
-        place, _, query = uri.partition("?")
-        endpoint = query.partition("endpoint_override=")[2].partition("&")[0]
-        uri = f"{place.replace('s3://', 's3fs://')}?endpoint_url=http://{endpoint}"
+        uri = f"s3fs://runs/prefix?endpoint_url={s3_endpoint(uri)}"
     run(extra, f"STORAGE = {uri!r}\nprint('DONE', trained().metrics)", tmp_path)
 
 

@@ -13,6 +13,7 @@ from devtools.servers import s3_server
 from plugin_core.clusters.local_head import marked_processes
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
+from plugin_core.storage.location import Location
 from tests.support.hosts import SCRIPTS, Hosts, available
 
 FAKE = Path(__file__).parents[1] / "support" / "fake_slurm"
@@ -58,6 +59,6 @@ def test_a_slurm_job_is_a_cluster_until_its_command_is_over(tmp_path: Path) -> N
         words = ["ip", "netns", "exec", hosts.names[0], "bash", str(SCRIPTS / "slurm.sbatch"), "bash", "-c", command]
         done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
         assert done.returncode == 7, done.stdout[-3000:] + done.stderr[-3000:]
-        rundir = RunDir.at(f"{storage.partition('?')[0]}/slurm?{storage.partition('?')[2]}")
+        rundir = RunDir.at(Location.of(storage).child("slurm").uri)
         assert {rank["host"] for rank in read_reports(rundir)[-1]["ranks"]} == set(ips)
         wait_until(lambda: marked_processes(hosts.mark) == [], 60)  # the cluster ends with the command

@@ -10,6 +10,7 @@ import pytest
 
 from plugin_core.errors import PayloadError
 from plugin_core.specs import functions, sources
+from plugin_core.specs.working_folders import uploaded_folders
 from tests.support.users_modules import module
 
 LOOP = """
@@ -120,15 +121,15 @@ def test_a_module_of_an_uploaded_folder_comes_before_one_of_the_same_name_here(
         {"working_dir": str(tmp_path / "uploaded")},
         {"py_modules": [str(tmp_path / "uploaded" / "package")]},
     ):
-        uploaded, all_seen = sources.uploaded_folders(runtime_env)
+        uploaded, all_seen = uploaded_folders(runtime_env)
         assert (uploaded, all_seen) == ([str(tmp_path / "uploaded")], True)
     functions.check_reference("evaluate", "twice:loop", must_exist=True, uploaded=uploaded)
     with pytest.raises(PayloadError, match="twice has no 'other'"):
         functions.check_reference("evaluate", "twice:other", must_exist=True, uploaded=uploaded)
     assert sources.local_sources(["twice:loop"], uploaded) == {"twice.py": b"def loop(config): ...\n"}
-    assert sources.uploaded_folders({"working_dir": "s3://b/code.zip"}) == ([], False)
-    assert sources.uploaded_folders({"py_modules": [str(tmp_path / "x.whl")]}) == ([], False)
-    assert sources.uploaded_folders({}) == ([], True)
+    assert uploaded_folders({"working_dir": "s3://b/code.zip"}) == ([], False)
+    assert uploaded_folders({"py_modules": [str(tmp_path / "x.whl")]}) == ([], False)
+    assert uploaded_folders({}) == ([], True)
 
 
 def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:

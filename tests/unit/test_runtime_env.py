@@ -12,9 +12,9 @@ from aiohttp import web
 
 from plugin_core import run
 from plugin_core.clusters.fake import FakeCluster
-from plugin_core.clusters.working_folders import check_folders
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
+from plugin_core.specs.working_folders import check_folders
 from plugin_core.supervisor import preparation, submitter, uploads
 from plugin_core.supervisor.events import Event, Line
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync

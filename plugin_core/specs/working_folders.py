@@ -8,7 +8,6 @@ from typing import Any
 
 import cloudpickle
 
-import plugin_core
 from plugin_core.errors import SpecError
 
 #: Field → file types that Ray accepts besides a folder.
@@ -20,15 +19,30 @@ _ARCHIVES = {
 
 def local_folders(runtime_env: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(field, path) of each entry that must be uploaded: everything that is not a URI."""
+    return [(field, item) for field, item in _code(runtime_env) if "://" not in item]
+
+
+def uploaded_folders(runtime_env: Mapping[str, Any]) -> tuple[list[str], bool]:
+    """The local folders that a `runtime_env` puts on the cluster's `sys.path`, and whether that is all its code: archives
+    and URIs cannot be looked into."""
+    folders = [
+        item if field == "working_dir" else str(Path(item).parent)
+        for field, item in local_folders(runtime_env)
+        if Path(item).is_dir()
+    ]
+    return folders, len(folders) == len(_code(runtime_env))
+
+
+def _code(runtime_env: Mapping[str, Any]) -> list[tuple[str, str]]:
     given = [("working_dir", runtime_env.get("working_dir") or "")]
     given += [("py_modules", module) for module in runtime_env.get("py_modules") or []]
-    return [(field, item) for field, item in given if item and "://" not in item]
+    return [(field, item) for field, item in given if item]
 
 
 def with_package(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """This `runtime_env` with our package, and cloudpickle for functions by value, in front of its `py_modules`: what a
     job needs of us beside `ray[default,data,train]`."""
-    ours = [str(Path(str(module.__file__)).parent) for module in (plugin_core, cloudpickle)]
+    ours = [str(Path(__file__).parents[1]), str(Path(cloudpickle.__file__).parent)]
     return {**runtime_env, "py_modules": [*ours, *(runtime_env.get("py_modules") or [])]}
 
 
