@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs dist fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-prefect-latest  the Prefect tests with Prefect 3.9, in an environment without Airflow"
 	@echo "make chaos         everything that a run survives, by doing it"
 	@echo "make docs          the documentation as a site, with an API reference and search"
+	@echo "make pictures      the pictures of the docs anew, from real runs; needs Chromium"
 	@echo "make dist          wheel and sdist, checked as PyPI checks them"
 	@echo "make walks         the first pages of the docs, from an empty environment, with the time each takes"
 	@echo "make matrix        a smoke test with other versions of Python, Ray, Prefect and Airflow"
@@ -162,13 +163,35 @@ framework-table: $(VENV)/.dev
 # where an environment's packages are
 PURELIB = import sysconfig; print(sysconfig.get_path('purelib'))
 
-# the site in build/site; a broken link fails it. In the environment of the tests, beside which its own packages are installed
-docs: $(VENV)/.dev
+# the site in build/site; a broken link fails it. In the environment of the tests, beside which its own packages are installed.
+# Its pictures are of this state where there is a Chromium (six minutes; PICTURES=no leaves them), else those of the repository
+PICTURES ?= $(if $(shell command -v chromium),yes,no)
+docs: $(VENV)/.dev build/mermaid.min.js $(if $(filter yes,$(PICTURES)),build/browser)
 	@test -x build/docs/bin/mkdocs || { $(PYTHON) -m venv build/docs && \
 		build/docs/bin/python -m pip -q install --no-compile mkdocs-material==9.8.2 mkdocstrings-python==2.0.11; }
 	@$(BIN)/python -c "$(PURELIB)" > "$$(build/docs/bin/python -c "$(PURELIB)")/tests.pth"
+	@rm -rf build/images
+	@if [ "$(PICTURES)" = yes ]; then $(BIN)/python -m devtools.pictures build/images; \
+		else echo "the pictures are those of the repository"; fi
 	@PYTHONPATH=. NO_MKDOCS_2_WARNING=1 build/docs/bin/mkdocs build --strict -q
 	@echo "build/site/index.html"
+
+# the pictures of the repository anew, in docs/images
+pictures: $(VENV)/.dev build/browser
+	@$(BIN)/python -m devtools.pictures docs/images
+
+# what drives the Chromium of the machine
+build/browser: | $(VENV)/.dev
+	@$(PIP) install --no-compile --target $@ playwright==1.65.2
+
+# what draws the diagrams on the site; where npm is missing, a reader's browser gets it from unpkg.com
+MERMAID = 11.17.2
+build/mermaid.min.js:
+	@mkdir -p build
+	@if command -v npm > /dev/null; then \
+		npm pack --silent --pack-destination build mermaid@$(MERMAID) > /dev/null && \
+		tar -xzf build/mermaid-$(MERMAID).tgz -C build --strip-components=2 package/dist/mermaid.min.js && rm build/mermaid-$(MERMAID).tgz; \
+	else echo "npm is not installed: the site's diagrams need unpkg.com"; fi
 
 # wheel and sdist in dist/, as PyPI wants them
 dist: $(VENV)/.dev

@@ -42,7 +42,7 @@ class AirflowServer:
             "CORE__PARALLELISM": "4",
             "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "CORE__TEST_CONNECTION": "Enabled",
-            "CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{self._port}/execution/",
+            "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
             "API__HOST": "127.0.0.1",
             "API__PORT": str(self._port),
             "API__WORKERS": "1",
@@ -82,6 +82,11 @@ class AirflowServer:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it; everyone is an administrator."""
+        return f"http://127.0.0.1:{self._port}"
 
     def start(self, part: str) -> None:
         """Start or restart one of `PARTS` (or start another instance), and wait until Airflow reports it healthy."""
@@ -230,7 +235,7 @@ class AirflowServer:
     def _call(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {**headers, "Content-Type": "application/json", "Accept": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}", data, headers, method=method)
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as response:
             return json.loads(response.read() or b"null")
 

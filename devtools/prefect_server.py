@@ -23,8 +23,9 @@ _tables: Path | None = None
 
 
 @contextlib.contextmanager
-def prefect_server(home: Path) -> Iterator[str]:
-    """Yields the API's URL, which is also set for this process and its children while the server runs."""
+def prefect_server(home: Path, ui: bool = False) -> Iterator[str]:
+    """Yields the API's URL, which is also set for this process and its children while the server runs; the pages are at the
+    same host and port."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/api"
     values = {
@@ -36,7 +37,8 @@ def prefect_server(home: Path) -> Iterator[str]:
     home.mkdir(parents=True, exist_ok=True)
     if _tables is not None:
         shutil.copy(_tables, home / DATABASE)
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui"]
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    command += [] if ui else ["--no-ui"]
     with environment(values), (home / "server.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:

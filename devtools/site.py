@@ -1,4 +1,5 @@
-"""The hook of mkdocs.yml: the README as the first page, the reference of the public names, and links that leave docs/."""
+"""The hook of mkdocs.yml: the README as the first page, the reference of the public names, links that leave docs/, and what
+the build has made: its own pictures, and the script that draws the diagrams."""
 
 from __future__ import annotations
 
@@ -9,12 +10,27 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
+BUILD = ROOT / "build"
+MERMAID = "mermaid.min.js"
 SECTIONS = {"plugin_core": "Python", "prefect_integration": "Prefect", "airflow_provider.operators": "Airflow"}
+
+
+def on_config(config: Any) -> Any:
+    if (BUILD / MERMAID).exists():  # else the theme loads it from elsewhere
+        config.extra_javascript.append(MERMAID)
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "index.md", content=_readme()))
     files.append(File.generated(config, "reference.md", content=_reference()))
+    if (BUILD / MERMAID).exists():
+        files.append(File.generated(config, MERMAID, abs_src_path=str(BUILD / MERMAID)))
+    for file in (BUILD / "images").glob("*"):
+        name = f"images/{file.name}"
+        if (kept := files.get_file_from_path(name)) is not None:
+            files.remove(kept)
+        files.append(File.generated(config, name, abs_src_path=str(file)))
     return files
 
 

@@ -1,7 +1,4 @@
-"""python -m devtools.pictures: draw docs/images/*.svg, what `raytrain` shows in a terminal, from real runs.
-
-Takes about two minutes. Each picture is what the commands wrote; only the names of this machine's folders are shortened.
-"""
+"""What `raytrain` shows in a terminal, drawn from real runs. Only the names of this machine's folders are shortened."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from devtools.chaos import is_worker, kill
-from devtools.servers import embedded_head, environment
+from devtools.servers import environment
+from plugin_core.clusters.local_head import Head
 
-ROOT = Path(__file__).parents[1]
-IMAGES = ROOT / "docs" / "images"
+ROOT = Path(__file__).parents[2]
 WIDTH = 132
 BYTES = 60_000
 STEPS = "example_flows.digits_steps"
@@ -98,15 +94,15 @@ class Terminal:
             text = text.replace(folder, short)
         return text
 
-    def draw(self, name: str, title: str) -> None:
+    def draw(self, file: Path, title: str) -> None:
         console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
         for line in self._lines:
             console.print(line, highlight=False)
         self._lines = []
-        drawn = console.export_svg(title=title, code_format=SVG, unique_id=name)
+        drawn = console.export_svg(title=title, code_format=SVG, unique_id=file.stem)
         if len(drawn.encode()) > BYTES:
-            raise ValueError(f"{name}: got {len(drawn.encode())} bytes; expected at most {BYTES}")
-        (IMAGES / f"{name}.svg").write_text(drawn)
+            raise ValueError(f"{file.name}: got {len(drawn.encode())} bytes; expected at most {BYTES}")
+        file.write_text(drawn)
 
 
 def printed(line: str) -> str | None:
@@ -114,6 +110,11 @@ def printed(line: str) -> str | None:
     text = re.split(r"\x1b\[2K", line)[-1].rstrip("\r\n")
     text = re.sub(r"\x1b\[\?25[hl]", "", text)
     return None if "━" in text or not text.strip() else text
+
+
+def workers(head: Head) -> list[int]:
+    """The processes of the training that runs on `head`."""
+    return sorted(process.pid for process in head.processes() if is_worker(process.pid))
 
 
 def killer(pids: Callable[[], list[int]]) -> Callable[[str], None]:
@@ -128,22 +129,16 @@ def killer(pids: Callable[[], list[int]]) -> Callable[[str], None]:
     return each
 
 
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="pictures-") as name:
-        folder = Path(name)
-        for file, spec in (("digits", training(30)), ("long", training(40)), ("judge", evaluation(folder, 0.95))):
-            (folder / f"{file}.yaml").write_text(yaml.safe_dump(spec))
-        with environment({"RAY_STORAGE": str(folder / "ray_results")}), embedded_head(folder / "home") as head:
-            terminal = Terminal(folder)
-            terminal.type("raytrain run digits.yaml > result.json")
-            terminal.draw("run-healthy", "a healthy run")
-            workers = killer(lambda: sorted(process.pid for process in head.processes() if is_worker(process.pid)))
-            terminal.type("raytrain run long.yaml > result.json", workers)
-            terminal.draw("run-killed", "a worker is killed with SIGKILL")
-            terminal.type("raytrain run judge.yaml > result.json")
-            terminal.type("raytrain ls")
-            terminal.draw("run-outcome", "an evaluation, and the runs there are")
-
-
-if __name__ == "__main__":
-    main()
+def draw(images: Path, folder: Path, head: Head) -> None:
+    """Three pictures in `images`, of runs in `folder` on `head`."""
+    for file, spec in (("digits", training(30)), ("long", training(40)), ("judge", evaluation(folder, 0.95))):
+        (folder / f"{file}.yaml").write_text(yaml.safe_dump(spec))
+    with environment({"RAY_STORAGE": str(folder / "ray_results")}):
+        terminal = Terminal(folder)
+        terminal.type("raytrain run digits.yaml > result.json")
+        terminal.draw(images / "run-healthy.svg", "a healthy run")
+        terminal.type("raytrain run long.yaml > result.json", killer(lambda: workers(head)))
+        terminal.draw(images / "run-killed.svg", "a worker is killed with SIGKILL")
+        terminal.type("raytrain run judge.yaml > result.json")
+        terminal.type("raytrain ls")
+        terminal.draw(images / "run-outcome.svg", "an evaluation, and the runs there are")
