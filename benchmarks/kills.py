@@ -58,7 +58,11 @@ class Way(Protocol):
 
     def look_after(self) -> None: ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Wait until the training has ended by itself."""
+
+    def close(self) -> None:
+        """Leave no process behind, whatever happened."""
 
 
 class Step:
@@ -98,6 +102,8 @@ class Step:
 
     def end(self) -> None:
         self._running.result()
+
+    def close(self) -> None:
         local_head.stop()
 
 
@@ -160,6 +166,11 @@ class Program:
         assert self._process is not None
         self._process.wait(120)
 
+    def close(self) -> None:
+        if self._process is not None:
+            self._kill_everything()
+            self._process.wait(30)
+
 
 class Bare(Program):
     title = "bare Ray Train"
@@ -179,8 +190,7 @@ class Bare(Program):
     def _kill_everything(self) -> None:
         for process in self._head.processes():
             _kill(process.pid)
-        assert self._process is not None
-        _kill(self._process.pid)
+        super()._kill_everything()
 
     def look_after(self) -> None:
         assert self._process is not None
@@ -189,8 +199,8 @@ class Bare(Program):
             self._new_head()
         super().look_after()
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        super().close()
         self._head.close()
 
 
@@ -200,13 +210,18 @@ def _kill(pid: int) -> None:
 
 
 def main(seconds: float = 1800.0, seed: float = 0) -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, environment({"RAYTRAIN_HOME": f"{name}/home"}):
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as name,
+        environment({"RAYTRAIN_HOME": f"{name}/home"}),
+        contextlib.ExitStack() as begun,
+    ):
         folders = [Path(name, each) for each in ("step", "bare", "torchrun")]
         for folder in folders:
             folder.mkdir()
         ways: list[Way] = [Step(folders[0]), Bare(folders[1]), Program(folders[2])]
         trails = [Trail(folder / "trail.jsonl") for folder in folders]
         for way, trail in zip(ways, trails, strict=True):
+            begun.callback(way.close)
             way.start()
             trail.wait_for(0)
         began = time.time()
@@ -218,13 +233,13 @@ def main(seconds: float = 1800.0, seed: float = 0) -> None:
         for at, number, kind in sorted(kills):
             _wait(ways, began + at)
             ways[number].kill(kind, trails[number].entries(rank=1)[-1]["pid"])
+            print(f"{at:5.0f} s: {ways[number].title}: {kind}", flush=True)
         _wait(ways, began + seconds)
-        ended = time.time()
+        show(ways, trails, began, time.time(), len(kills) // len(ways))
         for folder in folders:
             (folder / "stop").touch()
         for way in ways:
             way.end()
-        show(ways, trails, began, ended, len(kills) // len(ways))
 
 
 def _wait(ways: list[Way], until: float) -> None:

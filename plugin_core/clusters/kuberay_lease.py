@@ -1,7 +1,8 @@
 """Leases of runs on a cluster that they share: annotations of the RayCluster, each with the moment when it ends.
 
-Whoever follows a run renews its lease. So a cluster is needed as long as one lease has not ended; and when everybody who
-followed runs there has died, all of them end, and the next run in the namespace deletes it.
+Whoever follows a run renews its lease, and gives it back when the run is over. So a cluster is needed as long as one lease
+has not ended. A lease that has ended tells that everybody died who followed the run: its job may live, so it stays until
+somebody comes back to the run, or until the next run in the namespace sees that no job lives and deletes the cluster.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def in_seconds(seconds: float) -> str:
 
 
 def taken(annotations: Mapping[str, str], run_uri: str, lease_s: float) -> Annotations:
-    """The annotations once the run has, or has renewed, its lease; leases that have ended are dropped."""
-    kept = {name: value for name, value in annotations.items() if name != DELETE_AFTER and not _has_ended(name, value)}
+    """The annotations once the run has, or has renewed, its lease."""
+    kept = {name: value for name, value in annotations.items() if name != DELETE_AFTER}
     return {**kept, lease_of(run_uri): in_seconds(lease_s)}
 
 
@@ -40,23 +41,23 @@ def given_back(annotations: Mapping[str, str], run_uri: str, linger_s: float) ->
 
 
 def is_needed(annotations: Mapping[str, str]) -> bool:
-    return any(name.startswith(LEASE) and not _is_past(value) for name, value in annotations.items())
+    return any(not _is_past(value) for value in _leases(annotations))
 
 
 def is_over(annotations: Mapping[str, str]) -> bool:
-    """Whether anybody may delete the cluster: its time has come, and nobody needs it."""
+    """Whether anybody may delete the cluster: its time has come, and every run there is over."""
     moment = annotations.get(DELETE_AFTER)
-    return not is_needed(annotations) and moment is not None and _is_past(moment)
+    return not _leases(annotations) and moment is not None and _is_past(moment)
 
 
 def is_abandoned(annotations: Mapping[str, str]) -> bool:
-    """Whether everybody died who had a lease. Their jobs may live."""
-    leases = any(name.startswith(LEASE) for name in annotations)
-    return leases and DELETE_AFTER not in annotations and not is_needed(annotations)
+    """Whether everybody died who followed the runs that are not over. Their jobs may live."""
+    moment = annotations.get(DELETE_AFTER)
+    return bool(_leases(annotations)) and not is_needed(annotations) and (moment is None or _is_past(moment))
 
 
-def _has_ended(name: str, value: str) -> bool:
-    return name.startswith(LEASE) and _is_past(value)
+def _leases(annotations: Mapping[str, str]) -> list[str]:
+    return [value for name, value in annotations.items() if name.startswith(LEASE)]
 
 
 def _is_past(moment: str) -> bool:

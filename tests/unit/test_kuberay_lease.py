@@ -109,8 +109,8 @@ def steps(folder: Path, kubernetes: FakeKubernetes, ray: FakeCluster, *killed_at
 @pytest.mark.parametrize(("moment", "step"), [
     ("submitted", 2),
     *(pytest.param(*each, marks=pytest.mark.slow) for each in (
-        ("created", 1), ("taken up", 1), ("before submit", 1), ("before release", 2), ("released", 1), ("released", 3),
-        ("before the end", 1),
+        ("created", 1), ("taken up", 1), ("before submit", 1), ("renewed", 1), ("renewed", 2), ("before release", 2),
+        ("released", 1), ("released", 3), ("before the end", 1),
     )),
 ])  # fmt: skip
 def test_whoever_holds_it_is_killed(
@@ -144,6 +144,30 @@ def test_when_nobody_comes_back_the_next_run_deletes_it_once_its_leases_end_and_
         assert living(kubernetes) == [name], "its job lives"
         ray.jobs = dict.fromkeys(ray.jobs, "FAILED")
         run_sync(next_one._sweep())
+    assert living(kubernetes) == []
+
+
+@pytest.mark.parametrize("other", ["gives back", "renews and gives back"])
+def test_a_job_whose_orchestrator_died_is_not_cut_off_when_another_step_ends(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster, other: str
+) -> None:
+    """Two steps side by side: nobody follows the first one any more, the second one goes on and ends."""
+    died, second = cluster.of_run("/runs/died"), replace(cluster, linger_s=0.0).of_run("/runs/second")
+    run_sync(died.connect())
+    run_sync(second.connect())
+    ray.jobs = {"job": "RUNNING"}
+    _let_leases_end(kubernetes)
+    if other == "renews and gives back":
+        run_sync(second.keep())
+    run_sync(second.release(True))
+    next_one = leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/next")
+    run_sync(next_one._sweep())
+    assert len(living(kubernetes)) == 1, "the job lives"
+    run_sync(died.keep())
+    assert leases.is_needed(annotations(kubernetes)), "its retry comes back to it"
+    _let_leases_end(kubernetes)
+    ray.jobs = {"job": "SUCCEEDED"}
+    run_sync(next_one._sweep())
     assert living(kubernetes) == []
 
 
