@@ -13,8 +13,8 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     ),
     10: ("UserCodeError, NanLossError", "your function raised, or a loss that is watched is not finite"),
     11: (
-        "InfrastructureError, HangError, StorageError",
-        "a process, node or connection was lost, or storage failed; try again",
+        "InfrastructureError, HangError, DamagedCheckpointError, StorageError",
+        "a process, node or connection was lost, or storage failed or damaged a checkpoint; try again",
     ),
     12: ("StepError", "the step failed for another reason"),
     13: ("StepTimeoutError", "limits.timeout_s or limits.scheduling_timeout_s expired"),

@@ -9,12 +9,14 @@
     │   ├── PromotionRefusedError the evaluation did not pass
     │   └── AliasMovedError       a model's alias points to an unexpected version
     ├── ClusterUnreachableError   the cluster does not answer; retryable
+    │   └── ClusterQueuedError    the cluster waits in a queue for its turn
     ├── StorageError              the run directory cannot be read or written; retryable
     └── StepError                 raised after submission
         ├── UserCodeError         the user's function raised; retried only if `failure_policy` says so
         │   └── NanLossError      a reported loss is not finite, and `failure_policy` watches it
         ├── InfrastructureError   a process, node or connection was lost; retryable
-        │   └── HangError         the training stood still
+        │   ├── HangError         the training stood still
+        │   └── DamagedCheckpointError  the checkpoint that the workers resume from does not match its manifest
         ├── StorageFullError      no space left; the last complete checkpoint is kept
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` expired
         ├── StepCancelledError    the run was cancelled
@@ -132,6 +134,16 @@ class InfrastructureError(StepError):
 
 class HangError(InfrastructureError):
     cause = "hang"
+
+
+class DamagedCheckpointError(InfrastructureError):
+    """`checkpoint`: its name; the next attempt resumes from the one before it."""
+
+    cause = "storage"
+
+    def __init__(self, message: str = "", details: str = "", checkpoint: str = ""):
+        super().__init__(message, details)
+        self.checkpoint = checkpoint
 
 
 class StorageFullError(StepError):

@@ -93,14 +93,7 @@ class CheckpointRef(_Reference):
         """A local directory with the checkpoint's files, valid within a `with` block: one copy for all processes of the
         node, or the original files if they are local. Raises SpecError if the checkpoint is damaged or missing,
         StorageError if that cannot be determined."""
-        from plugin_core.storage.checkpoint_manifest import check_copy, missing
-
-        location = Location.of(self.uri)
         with self.to_ray().as_directory() as folder:
-            if location.is_local:
-                if not location.names():
-                    raise missing(self.uri)
-                check_copy(folder, self.uri)
             yield folder
 
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from ray.train import Checkpoint
 
-from plugin_core.storage.checkpoint_manifest import check_copy, missing
+from plugin_core.errors import RayTrainWorkflowsError
+from plugin_core.storage.checkpoint_manifest import damaged, mismatch, missing
 from plugin_core.storage.location import Location
 from plugin_core.storage.ownership import make_own
 
@@ -30,7 +31,7 @@ _AGAIN_S = 0.02
 
 class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
     """Ray's Checkpoint at a URI. Its `as_directory()` shares one copy between all processes of this node that read it
-    concurrently; local paths are not copied. A copy is verified byte by byte against the manifest."""
+    concurrently; local files are not copied. One of the processes verifies the files byte by byte against the manifest."""
 
     def __init__(self, uri: str):
         self._place = Location.of(uri)
@@ -38,28 +39,40 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         """Pickled as its URI: a pickled filesystem loses some of its options."""
-        return NodeCheckpoint, (self._place.uri,)
+        return type(self), (self._place.uri,)
 
     @contextmanager
     def as_directory(self) -> Iterator[str]:
         """Raises SpecError if the checkpoint is missing or damaged, StorageError if that cannot be determined."""
-        if self._place.is_local:
-            yield self.path
-            return
-        with shared_copy(self._key(), self._download) as folder:
-            yield str(folder)
+        with shared_copy(self._key(), self._verify if self._place.is_local else self._download) as folder:
+            yield self.path if self._place.is_local else str(folder)
+
+    def missing(self) -> RayTrainWorkflowsError:
+        return missing(self._place.uri)
+
+    def damaged(self, what: str) -> RayTrainWorkflowsError:
+        return damaged(self._place.uri, what)
 
     def _key(self) -> str:
         """The name of a copy of the current content: a rewritten checkpoint gets a different key."""
         found = self._place.files()
         if not found:
-            raise missing(self._place.uri)
+            raise self.missing()
         files = sorted((path, info.size, str(info.mtime)) for path, info in found.items())
         return hashlib.sha256(repr((self._place.uri, files)).encode()).hexdigest()[:32]
 
     def _download(self, folder: Path) -> None:
         self.to_directory(folder)
-        check_copy(folder, self._place.uri)
+        self._check(folder)
+
+    def _verify(self, mark: Path) -> None:
+        """Verify the original files; `mark`, an empty folder, tells that it is done."""
+        self._check(Path(self.path))
+        mark.mkdir()
+
+    def _check(self, folder: Path) -> None:
+        if what := mismatch(folder):
+            raise self.damaged(what)
 
 
 @contextmanager

@@ -91,18 +91,23 @@ def problem(checkpoint: Location) -> str:
     return ""
 
 
-def check_copy(folder: str | Path, uri: str) -> None:
-    """Verify a local copy of the checkpoint at `uri` against its manifest, byte by byte. Raises SpecError if it differs."""
-    for file in sorted(Path(folder, FOLDER).glob("*.json")):
+def mismatch(folder: Path) -> str:
+    """The first mismatch between a local folder's files, read byte by byte, and their manifest; "" if there is none."""
+    expected: dict[str, tuple[int, int]] = {}
+    for file in sorted((folder / FOLDER).glob("*.json")):
         files = _parse(file.read_bytes())
         if files is None:
-            raise damaged(uri, f"{FOLDER}/{file.name} is torn")
-        for path, (size, crc32) in files.items():
-            part = Path(folder, path)
-            if not part.is_file() or part.stat().st_size != size:
-                raise damaged(uri, f"{path} is missing or truncated")
-            if _crc32(part) != crc32:
-                raise damaged(uri, f"{path} fails its CRC-32 check")
+            return f"{FOLDER}/{file.name} is torn"
+        expected |= files
+    found = parallel(lambda path: _mismatch(folder, path, *expected[path]), list(expected), at_once=os.cpu_count() or 1)
+    return next(filter(None, found), "")
+
+
+def _mismatch(folder: Path, path: str, size: int, crc32: int) -> str:
+    file = folder / path
+    if not file.is_file() or file.stat().st_size != size:
+        return f"{path} is missing or truncated"
+    return f"{path} fails its CRC-32 check" if _crc32(file) != crc32 else ""
 
 
 def missing(uri: str) -> SpecError:

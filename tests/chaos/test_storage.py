@@ -128,6 +128,31 @@ def test_training_resumes_whatever_state_rays_snapshot_is_in(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_a_flipped_byte_of_the_newest_checkpoint_costs_one_interval(
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """Names and sizes are as they were, so only whoever reads it finds out: the workers that are to resume."""
+    storage = str(tmp_path) if kind == "local" else request.getfixturevalue("s3")
+    loop = {"hold_at": 7, "until": str(tmp_path / "go")}
+    running = Running(spec_at(storage, trail.file, "flipped", scaling_config=ONE, loop=loop), cluster)
+    pid = trail.wait_for(7)["pid"]
+    newest = running.rundir.location.child("checkpoint_a001_000002", "state.json")
+    data = newest.read()
+    assert data is not None
+    newest.write(data[:-1] + bytes([data[-1] ^ 1]))
+    (tmp_path / "go").touch()
+    kill(pid)
+    result = running.result()
+    assert result.metrics["total"] == sum(range(12))
+    resumed = next(entry["first"] for entry in trail.entries() if entry["pid"] != pid)
+    assert resumed == 3, "the checkpoint before"
+    assert result.run.attempt == 2
+    told = running.texts("phase") + running.texts()
+    assert any("checkpoint_a001_000002 is damaged (state.json fails its CRC-32 check)" in text for text in told), told
+
+
+@pytest.mark.slow
 def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:

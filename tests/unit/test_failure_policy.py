@@ -16,7 +16,16 @@ from plugin_core.driver.train.finite import check_finite
 from plugin_core.driver.train.judge import Judge
 from plugin_core.driver.train.oom import OomWatch, kills
 from plugin_core.driver.train.restarts import diagnose
-from plugin_core.errors import GaveUpError, HangError, NanLossError, RestartError, SpecError, StorageError, UserCodeError
+from plugin_core.errors import (
+    DamagedCheckpointError,
+    GaveUpError,
+    HangError,
+    NanLossError,
+    RestartError,
+    SpecError,
+    StorageError,
+    UserCodeError,
+)
 from plugin_core.errors.causes import cause_of
 from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.attempts import AttemptEnd
@@ -56,6 +65,7 @@ def failed(**ranks: Exception) -> WorkerGroupError:
     (failed(_0=PEER, _1=NanLossError("the reported loss is nan")), "nan_loss", 1),
     (failed(_0=OSError(28, "No space left on device")), "storage", None),
     (failed(_0=StorageError("s3 does not answer")), "storage", 0),
+    (failed(_0=PEER, _1=DamagedCheckpointError("checkpoint_4 is damaged")), "storage", 1),
     (failed(_0=MINE), "user_code", None),
     (failed(_0=PEER), "infrastructure", None),
     (ControllerError(StorageError("s3 does not answer")), "storage", None),
@@ -188,6 +198,20 @@ def test_going_back_drops_the_newest_checkpoints_that_exist() -> None:
     court.there = list
     fresh = court.verdict(failed(_0=NanLossError("the reported loss is nan")))
     assert (fresh.error, fresh.resumes) == (None, ""), "nothing to drop: the workers just start again"
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_damaged_checkpoint_is_dropped_and_the_one_before_it_resumed_from(final: bool) -> None:
+    court = judge()
+    court.there = lambda: ["checkpoint_1", "checkpoint_2", "checkpoint_4"]
+    error = DamagedCheckpointError("checkpoint_4 is damaged (w.bin fails its CRC-32 check)", checkpoint="checkpoint_4")
+    verdict = court.verdict(failed(_0=error, _1=PEER), final=final)
+    assert isinstance(verdict.error, RestartError)
+    assert verdict.why == "checkpoint_4 is damaged (w.bin fails its CRC-32 check); restarts without it"
+    assert (verdict.entry["cause"], verdict.entry["dropped"]) == ("storage", ["checkpoint_4"])
+    assert verdict.resumes == "checkpoint_2"
+    given_up = judge(storage={"action": "give_up"}).verdict(failed(_0=error))
+    assert isinstance(given_up.error, GaveUpError)
 
 
 def test_a_node_is_excluded_after_so_many_failures_of_its_own() -> None:

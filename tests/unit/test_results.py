@@ -161,6 +161,7 @@ def test_only_infrastructure_errors_are_retryable() -> None:
         "StorageError",
         "InfrastructureError",
         "HangError",
+        "DamagedCheckpointError",
         "StorageFullError",
         "LeaseHeldError",
         "RestartError",

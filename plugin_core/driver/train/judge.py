@@ -9,7 +9,13 @@ from typing import Any
 
 from plugin_core.driver.train import restarts
 from plugin_core.driver.train.oom import OomWatch
-from plugin_core.errors import GaveUpError, InfrastructureError, RayTrainWorkflowsError, RestartError
+from plugin_core.errors import (
+    DamagedCheckpointError,
+    GaveUpError,
+    InfrastructureError,
+    RayTrainWorkflowsError,
+    RestartError,
+)
 from plugin_core.errors.classify import classify
 from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.recovery import Recovery
@@ -74,7 +80,9 @@ class Judge:
         ours = classify(error)
         rule = None if isinstance(ours, (RestartError, GaveUpError)) else self.policy.rule(failure.cause)
         entry: dict[str, Any] = {"cause": failure.cause, **({"node": failure.node} if failure.node else {})}
-        if rule is not None and not final:
+        if isinstance(ours, DamagedCheckpointError) and (rule is None or rule.action == "restart"):
+            verdict = self._without_damaged(ours, failure, entry)
+        elif rule is not None and not final:
             verdict = self._by_rule(rule, failure, ours, entry)
         else:
             verdict = self._without_rule(error, failure, ours, entry, final)
@@ -98,6 +106,16 @@ class Judge:
             return Verdict(failure.why, ours, entry)
         numbers = {"failure": self._failures, "most": self.max_failures} if counts else {}
         return Verdict(failure.why, None, {**entry, **numbers}, self.latest)
+
+    def _without_damaged(
+        self, damaged: DamagedCheckpointError, failure: restarts.Failure, entry: dict[str, Any]
+    ) -> Verdict:
+        """Whoever resumes from it again meets the same damage: the run no longer counts it."""
+        there = set(self.there()) - {damaged.checkpoint}
+        before = [name for name in self.checkpoints if name in there]
+        stop = RestartError(f"{failure.why}; restarts without it")
+        stop.cause = failure.cause
+        return Verdict(stop.message, stop, {**entry, "dropped": [damaged.checkpoint]}, before[-1] if before else "")
 
     def _by_rule(
         self, rule: FailureRule, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any]

@@ -76,7 +76,7 @@ def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) 
     dropped = history.recovery.dropped
     absent = [entry.name for entry in listed if entry.name not in there and entry.name not in dropped]
     if gone := [entry.name for entry in listed if entry.name in dropped]:
-        problem = f"lists {len(gone)} checkpoint(s) that failure_policy dropped"
+        problem = f"lists {len(gone)} checkpoint(s) that a restart dropped"
     if absent:
         problem = (
             f"lists {len(absent)} absent, empty or damaged director{'y' if len(absent) == 1 else 'ies'} ({absent[-1]})"

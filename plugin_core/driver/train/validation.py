@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from plugin_core.driver.train.worker import for_the_node, without_null
+from plugin_core.driver.train.own_checkpoint import own
+from plugin_core.driver.train.worker import without_null
 from plugin_core.errors import SpecError
 from plugin_core.runs.context import StepContext
 from plugin_core.specs import TrainSpec
@@ -36,7 +37,7 @@ class _Validate:
         self._score = score_attribute
 
     def __call__(self, checkpoint: Any, **kwargs: Any) -> dict[str, Any]:
-        metrics = self._function(for_the_node(checkpoint, self._run_uri), **kwargs)
+        metrics = self._function(own(checkpoint, self._run_uri), **kwargs)
         if not isinstance(metrics, dict):
             raise SpecError(f"validation.fn: returned a {type(metrics).__name__}; expected a dict of metrics")
         return without_null(json_safe(metrics), self._score)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-import posixpath
 import shutil
 import threading
 import time
@@ -133,6 +132,7 @@ def _install(
 ) -> tuple[Artifacts, log_keeper.LogKeeper, Keeper | None]:
     from ray.train import CheckpointUploadMode
 
+    from plugin_core.driver.train.own_checkpoint import own
     from plugin_core.ray_internals import worker
     from plugin_core.ray_internals.polled_worker import began_with, uploading, wait_until_registered, was_blocked
     from plugin_core.specs.results import CheckpointRef
@@ -227,11 +227,11 @@ def _install(
         def get_checkpoint(self) -> Any:
             if rehearses is not None:
                 rehearses.asked_for_checkpoint = True
-            own = super().get_checkpoint()
+            newest = super().get_checkpoint()
             if keeper is not None and (resumes := keeper.resumes) is not None:
                 return resumes
-            if own is not None:
-                return for_the_node(own, options.run_uri)
+            if newest is not None:
+                return own(newest, options.run_uri)
             return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
 
         def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> list[Any]:
@@ -265,15 +265,6 @@ def _upload(checkpoint: Any, name: str) -> Any:
 
 def _refuse_fit() -> NoReturn:
     raise SpecError(f"train_loop_per_worker: got a function {FITS}")
-
-
-def for_the_node(checkpoint: Any, run_uri: str) -> Any:
-    """A checkpoint of this run; workers on the same node share one local copy (see `checkpoint_copy`)."""
-    from plugin_core.specs.results import CheckpointRef
-    from plugin_core.storage.location import Location
-
-    place = Location.of(run_uri).child(posixpath.basename(checkpoint.path.rstrip("/")))
-    return CheckpointRef(uri=place.uri).to_ray() if checkpoint.path.rstrip("/") == place.path else checkpoint
 
 
 def _safe_metrics(metrics: dict[str, Any], score_attribute: str | None) -> dict[str, Any]:

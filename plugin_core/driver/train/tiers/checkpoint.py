@@ -17,9 +17,9 @@ from ray.train import Checkpoint
 from plugin_core.driver.train.tiers.disk import Disk, write_chunk
 from plugin_core.driver.train.tiers.peer import fetch
 from plugin_core.driver.train.tiers.records import Record
-from plugin_core.errors import InfrastructureError, SpecError
+from plugin_core.errors import InfrastructureError
 from plugin_core.storage.checkpoint_copy import shared_copy
-from plugin_core.storage.checkpoint_manifest import check_copy
+from plugin_core.storage.checkpoint_manifest import mismatch
 
 
 class NodesCheckpoint(Checkpoint):
@@ -63,7 +63,5 @@ class NodesCheckpoint(Checkpoint):
                     write_chunk(folder, *piece)
             except RayError as exc:
                 raise InfrastructureError(f"the copy of {name} on node {nodes[0][:12]} is gone: {exc}") from None
-        try:
-            check_copy(folder, name)
-        except SpecError as exc:
-            raise InfrastructureError(exc.message) from None
+        if what := mismatch(folder):
+            raise InfrastructureError(f"the copy of {name} on the nodes is damaged: {what}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugin_core.errors import RayTrainWorkflowsError, StorageError
+from plugin_core.errors import StorageError
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.ownership import make_own
 
@@ -97,10 +97,9 @@ class Disk:
         try:
             if not any((part / checkpoint_manifest.FOLDER).glob("*.json")):
                 return "it is missing"
-            checkpoint_manifest.check_copy(part, str(part))
-        except (OSError, RayTrainWorkflowsError) as exc:
+            return checkpoint_manifest.mismatch(part)
+        except OSError as exc:
             return str(exc)
-        return ""
 
     def read(self, name: str, rank: int) -> Iterator[tuple[str, int, bytes]]:
         """The files of a part: path, offset in the file, bytes. Raises OSError."""

@@ -1,0 +1,31 @@
+"""A checkpoint of the run itself, as its workers get it: damage costs one checkpoint interval, not the run."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+from plugin_core.errors import DamagedCheckpointError
+from plugin_core.storage.checkpoint_copy import NodeCheckpoint
+from plugin_core.storage.location import Location
+
+
+class OwnCheckpoint(NodeCheckpoint):
+    """Its `as_directory()` raises DamagedCheckpointError, by which the next attempt resumes from the checkpoint before."""
+
+    def missing(self) -> DamagedCheckpointError:
+        return DamagedCheckpointError(f"{self._name} does not exist or was deleted", checkpoint=self._name)
+
+    def damaged(self, what: str) -> DamagedCheckpointError:
+        return DamagedCheckpointError(f"{self._name} is damaged ({what})", checkpoint=self._name)
+
+    @property
+    def _name(self) -> str:
+        return self._place.name
+
+
+def own(checkpoint: Any, run_uri: str) -> Any:
+    """Ray's checkpoint as one of the run; one from elsewhere stays as it is."""
+    path = checkpoint.path.rstrip("/")
+    place = Location.of(run_uri).child(posixpath.basename(path))
+    return OwnCheckpoint(place.uri) if path == place.path else checkpoint
