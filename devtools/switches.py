@@ -50,6 +50,13 @@ class Notify(UserCallback):
         raise ConnectionError("nobody listens")
 
 
+class Marks(UserCallback):
+    """Notes the epoch of each report."""
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        _note(metrics[0]["epoch"])
+
+
 def order_loop(config: dict[str, Any]) -> None:
     """Reports the ids in the order in which this worker got them, epoch by epoch."""
     import ray.train
@@ -106,6 +113,17 @@ def xgboost_notes() -> Any:
             return False
 
     return Notes()
+
+
+def xgboost_failing() -> Any:
+    """A callback of XGBoost that raises after the first round."""
+    import xgboost
+
+    class Failing(xgboost.callback.TrainingCallback):
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            raise ValueError("the rounds are over")
+
+    return Failing()
 
 
 def lightgbm_notes() -> Any:

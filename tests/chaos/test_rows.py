@@ -80,15 +80,16 @@ def test_each_row_is_used_by_one_step_whatever_is_killed(
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
+@pytest.mark.parametrize("source", ["parquet", "dataset", "torch"])
 def test_each_row_is_used_by_one_step_while_the_number_of_workers_changes(
-    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]
+    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead], source: str
 ) -> None:
     """Two workers, one when a node dies, two again when another one comes."""
     head = own_head(num_cpus=1)
     second = head.add_node(num_cpus=1)
     scaling = ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=3.0)
     loop = {"alone": str(tmp_path / "alone")}
-    running = Running(training(tmp_path, trail.file, "parquet", loop, scaling_config=scaling), head.cluster())
+    running = Running(training(tmp_path, trail.file, source, loop, scaling_config=scaling), head.cluster())
 
     def wait_for_steps(world: int) -> None:
         before = len(trail.entries())

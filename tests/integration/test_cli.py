@@ -94,6 +94,9 @@ def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"] == {"epoch": 4, "loss": 0.2}
     assert raytrain(tmp_path, "run", "first.yaml").stdout == done.stdout
+    (history,) = re.findall(r"```python\n(from plugin_core import history.*?)```", text, re.DOTALL)
+    subprocess.run([sys.executable, "-c", history], cwd=tmp_path, check=True, env={**os.environ, "MPLBACKEND": "Agg"})
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "first.yaml").write_text(block.replace("epochs: 5", "epochs: 6"))
     refused = raytrain(tmp_path, "run", "first.yaml")
     assert refused.returncode == 2

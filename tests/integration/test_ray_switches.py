@@ -10,6 +10,7 @@ import pytest
 from devtools import switches
 from devtools.chaos import Running
 from plugin_core import LocalCluster, RunConfig, TrainSpec, run
+from plugin_core.errors import UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader
 from plugin_core.specs import CheckpointConfig
@@ -40,8 +41,9 @@ def test_validated_checkpoints_rank_by_their_validation(tmp_path: Path, cluster:
         validation={"fn": switches.validate, "fn_kwargs": {"fail_at": 2}},
         run_config={
             "checkpoint_config": CheckpointConfig(checkpoint_score_attribute="accuracy"),
-            "callbacks": [switches.Notify(str(lines))],
+            "callbacks": [switches.Notify(str(lines)), "devtools.switches:Marks"],
         },
+        runtime_env={"env_vars": {"RAYTRAIN_TEST_NOTES": str(tmp_path / "marks")}},
     )
     running = Running(spec, cluster)
     result = running.result()
@@ -61,6 +63,7 @@ def test_validated_checkpoints_rank_by_their_validation(tmp_path: Path, cluster:
         (3, "failed", {}),
     ]
     assert [line.split()[0] for line in lines.read_text().splitlines()] == ["0", "1", "2"]
+    assert (tmp_path / "marks").read_text().split() == ["0", "1", "2"], "a class by its name is called too"
     told = running.texts("phase")
     assert "validated checkpoint_a001_000002: accuracy=11 strange=None" in told
     assert "the validation of checkpoint_a001_000003 failed" in told
@@ -83,6 +86,7 @@ def test_data_is_handed_out_as_the_fields_say(tmp_path: Path, rows: Path, cluste
     same, again = ids("seeded", shuffle_seed=3), ids("seeded-too", shuffle_seed=3)
     assert same == again == [same[0]] * 2 != [list(range(40))] * 2
     first, second = ids("reshuffled", shuffle_seed=3, reshuffle=True)
+    assert ids("reshuffled-too", shuffle_seed=3, reshuffle=True) == [first, second]
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != second
 
@@ -129,20 +133,32 @@ def test_two_trainings_of_torch_with_one_seed_are_equal_to_the_bit(tmp_path: Pat
 def test_a_framework_calls_its_own_callbacks_in_each_worker(
     tmp_path: Path, cluster: LocalCluster, framework: str, callback: str
 ) -> None:
+    spec = trees_at(tmp_path, framework, [f"devtools.switches:{callback}"])
+    assert run(spec, cluster).reports == 3
+    assert sorted((tmp_path / "notes").read_text().split()) == ["0", "0", "1", "1", "2", "2"]
+
+
+@pytest.mark.slow
+def test_a_framework_callback_that_raises_fails_the_step_as_the_users_code(tmp_path: Path, cluster: LocalCluster) -> None:
+    with pytest.raises(UserCodeError, match="the rounds are over") as caught:
+        run(trees_at(tmp_path, "xgboost", [switches.xgboost_failing]), cluster)
+    assert not caught.value.retryable
+
+
+def trees_at(folder: Path, framework: str, callbacks: list[Any]) -> TrainSpec:
     table = pa.table({"x": [float(n) for n in range(40)], "y": [n % 2 for n in range(40)]})
-    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
-    spec = spec_at(
-        tmp_path,
+    pyarrow.parquet.write_table(table, folder / "rows.parquet")
+    return spec_at(
+        folder,
         framework=framework,
         params={"objective": "binary:logistic" if framework == "xgboost" else "binary"},
         label_column="y",
         num_boost_round=3,
-        datasets={"train": str(tmp_path / "rows.parquet")},
-        framework_callbacks=[f"devtools.switches:{callback}"],
-        runtime_env={"env_vars": {"RAYTRAIN_TEST_NOTES": str(tmp_path / "notes")}},
+        scaling_config={"num_workers": 2},
+        datasets={"train": str(folder / "rows.parquet")},
+        framework_callbacks=callbacks,
+        runtime_env={"env_vars": {"RAYTRAIN_TEST_NOTES": str(folder / "notes")}},
     )
-    assert run(spec, cluster).reports == 3
-    assert (tmp_path / "notes").read_text().split() == ["0", "1", "2"]
 
 
 @pytest.mark.slow

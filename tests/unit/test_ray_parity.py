@@ -10,6 +10,7 @@ import ray.train.lightgbm
 import ray.train.tensorflow
 import ray.train.torch
 import ray.train.xgboost
+from ray.train.v2.jax import JaxTrainer
 
 from plugin_core import specs
 from plugin_core.specs.train import TorchConfig, TrainSpec
@@ -44,6 +45,7 @@ LEFT_OUT = {
     "Trainer.metadata": "Ray Train V2 does not take it any more",
     "Trainer.xgboost_config": "its only option is how workers find each other",
     "Trainer.lightgbm_config": "its only option is how workers find each other",
+    "Trainer.jax_config": "its only options follow from scaling_config: GPUs or CPUs",
 }
 CLASSES: list[tuple[str, Any, Any]] = [
     ("ScalingConfig", ray.train.ScalingConfig, specs.ScalingConfig),
@@ -60,6 +62,7 @@ CLASSES: list[tuple[str, Any, Any]] = [
     ("Trainer", ray.train.tensorflow.TensorflowTrainer, TrainSpec),
     ("Trainer", ray.train.xgboost.XGBoostTrainer, TrainSpec),
     ("Trainer", ray.train.lightgbm.LightGBMTrainer, TrainSpec),
+    ("Trainer", JaxTrainer, TrainSpec),
 ]
 
 

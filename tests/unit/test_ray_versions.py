@@ -1,16 +1,21 @@
 """A step that needs a later Ray than the cluster has is refused before it is submitted, and names the field."""
 
+import os
+import sys
 from typing import Any
 
 import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec, run
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.driver.train.frameworks.torch import _torch_config
+from plugin_core.driver.train.step import _set_ray_defaults
 from plugin_core.errors import SpecError
 from plugin_core.loops.preemption import PreemptionNotice
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs.common import FailureConfig, NcclHang
 from plugin_core.specs.ray_versions import OLDEST, SINCE, check_ray
+from plugin_core.specs.train import TorchConfig
 
 
 def training(storage: str = "runs", failure_policy: Any = None, **failures: Any) -> TrainSpec:
@@ -78,6 +83,24 @@ def test_nothing_is_submitted_to_a_cluster_whose_ray_is_too_old(tmp_path: Any) -
     ):
         run(spec, cluster)
     assert RunDir.of(spec).receipts() == []
+
+
+def test_the_hang_detection_of_nccl_becomes_rays_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    hang = NcclHang(action="fail", confirm_duration_s=30.0, min_poll_interval_s=2.0)
+    _set_ray_defaults(training(nccl_hang=hang))
+    assert {name: value for name, value in os.environ.items() if "NCCL" in name} == {
+        "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "1",
+        "RAY_TRAIN_NCCL_RAS_ACTION": "fail",
+        "RAY_TRAIN_NCCL_RAS_CONFIRM_DURATION_S": "30.0",
+        "RAY_TRAIN_NCCL_RAS_MIN_POLL_INTERVAL_S": "2.0",
+    }
+
+
+def test_a_ray_without_torchft_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.train.v2.torch.torchft_config", None)
+    with pytest.raises(SpecError, match=r"torch_config.fault_tolerance: got 'torchft', which Ray .* does not have"):
+        _torch_config(TorchConfig(fault_tolerance="torchft"))
 
 
 def test_a_notice_of_a_preemption_needs_a_ray_that_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
