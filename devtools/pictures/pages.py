@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from prefect.client.orchestration import get_client
+
 from devtools.chaos import Running, drivers, kill, wait_until
-from devtools.pictures.terminals import ROOT, STEPS, data, training, workers
+from devtools.pictures import flows
+from devtools.pictures.terminals import ROOT, evaluation, training, workers
 from devtools.prefect_server import prefect_server
 from devtools.servers import mlflow_server
 from plugin_core import LocalCluster, MLflow, RunConfig, TrainSpec
@@ -25,21 +28,37 @@ from plugin_core.clusters.local_head import Head
 from plugin_core.runs.journal import read_reports
 
 WIDTH = 1400
+#: Epochs that leave time for a picture and a kill; an accuracy that no model reaches.
+LONG, TOO_MUCH = 60, 0.999
 #: As root, and without asking anything of the network.
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-DAG = """
+#: The flows of `devtools.pictures.flows` whose page is photographed, and words on it.
+SHOWN = {
+    "killed": ("Completed", "was killed"),
+    "gate": ("Completed", "failed: accuracy"),
+    "wrong": ("Failed", flows.MISTAKE),
+}
+DAGS = """
 from airflow.sdk import dag
 
 from airflow_provider.operators import RayEvaluateOperator, RayTrainOperator
 
+OPTIONS = {{"schedule": None, "default_args": {{"storage_path": {storage!r}}}}}
 
-@dag(schedule=None, default_args={{"storage_path": {storage!r}}})
+
+@dag(**OPTIONS)
 def digits():
     train = RayTrainOperator(task_id="train", **{training!r})
     RayEvaluateOperator(task_id="evaluate", checkpoint=train.output, **{evaluation!r})
 
 
+@dag(**OPTIONS)
+def wrong():
+    RayTrainOperator(task_id="train", **{wrong!r})
+
+
 digits()
+wrong()
 """
 
 
@@ -61,10 +80,10 @@ def browser() -> Iterator[Any]:
 
 
 def photograph(images: Path, folder: Path, head: Head) -> None:
-    """Seven pictures in `images`, of runs in `folder` on `head`."""
+    """Ten pictures in `images`, of runs in `folder` on `head`."""
     with browser() as page:
         airflow(page, images, folder, head)
-        prefect(page, images, folder)
+        prefect(page, images, folder, head)
         mlflow(page, images, folder)
 
 
@@ -78,13 +97,14 @@ def shoot(page: Any, file: Path, *words: str, height: int = 900) -> None:
 
 
 def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
-    """The form of a connection; a training that waits in the triggerer, of which a worker is killed; a failed gate."""
+    """The form of a connection; a training that waits in the triggerer, of which a worker is killed; a failed gate; an
+    exception of the user's loop."""
     from airflow_provider.testing import AirflowServer
 
-    judge = {"evaluate": f"{STEPS}:evaluate", "dataset": data("test"), "thresholds": {"accuracy": {"min": 0.999}}}
     dags = folder / "dags"
     dags.mkdir()
-    source = DAG.format(storage=str(folder / "airflow-runs"), training=training(60), evaluation=judge)
+    judge = {name: value for name, value in evaluation(folder, TOO_MUCH).items() if name not in ("kind", "checkpoint")}
+    source = DAGS.format(storage=str(folder / "airflow-runs"), training=training(LONG), evaluation=judge, wrong=flows.WRONG)
     (dags / "digits.py").write_text(source)
     with AirflowServer(folder / "airflow", dags, {"PYTHONPATH": str(ROOT)}) as server:
         run_id = server.trigger("digits")
@@ -96,10 +116,13 @@ def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
         kill(workers(head)[-1])
         server.wait("digits", run_id)
         page.goto(f"{run}/train")
-        page.get_by_text("was killed").first.scroll_into_view_if_needed()
-        shoot(page, images / "killed-task.png", "Success", "was killed")
+        shoot(page, images / "killed-task.png", "Success", "was killed", "trained: ")
         page.goto(f"{run}/evaluate")
         shoot(page, images / "failed-gate.png", "Success", "failed: accuracy", height=640)
+        run_id = server.trigger("wrong")
+        server.wait("wrong", run_id)
+        page.goto(f"{server.url}/dags/wrong/runs/{quote(run_id)}/tasks/train")
+        shoot(page, images / "failed-task.png", "Failed", flows.MISTAKE)
 
 
 def connection_form(page: Any, url: str, file: Path) -> None:
@@ -125,21 +148,43 @@ def connection_form(page: Any, url: str, file: Path) -> None:
     both.save(file)
 
 
-def prefect(page: Any, images: Path, folder: Path) -> None:
-    """The flow of `make demo`: its page with timeline and log, and the report of its training."""
-    from prefect.client.orchestration import get_client
-
+def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
+    """Flow runs: a healthy one with the report of its training, one of which a worker is killed, one with a failed gate,
+    and one in which the user's loop raises."""
     with prefect_server(folder / "prefect", ui=True) as url:
-        flow = [sys.executable, "-m", "example_flows.digits", str(folder / "prefect-runs")]
-        subprocess.run(flow, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-        with get_client(sync_client=True) as client:
-            (run,) = client.read_flow_runs()
-            (report,) = [each for each in client.read_artifacts() if (each.key or "").endswith("-train-report")]
-        pages = url.removesuffix("/api")
-        page.goto(f"{pages}/runs/flow-run/{run.id}")
+        ui, storage = url.removesuffix("/api"), str(folder / "prefect-runs")
+        run = flow_run("digits", storage)
+        page.goto(f"{ui}/runs/flow-run/{run}")
         shoot(page, images / "prefect-flow-run.png", "Completed", "workers started", height=1000)
-        page.goto(f"{pages}/artifacts/artifact/{report.id}")
+        page.goto(f"{ui}/artifacts/artifact/{report_of(run)}")
         shoot(page, images / "prefect-report.png", "run directory", "loss", height=1000)
+        for name, words in SHOWN.items():
+            run = flow_run(name, storage, head if name == "killed" else None)
+            page.goto(f"{ui}/runs/flow-run/{run}")
+            shoot(page, images / f"prefect-{name}.png", *words, height=1400)
+
+
+def flow_run(name: str, storage: str, head: Head | None = None) -> str:
+    """The id of a run of a flow in `devtools.pictures.flows`, which is over. A worker on `head` is killed, if given."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "devtools.pictures.flows", name, storage], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    if head is not None:
+        runs = Path(storage)
+        wait_until(lambda: process.poll() is not None or [*runs.glob("*--killed*/checkpoint_*_000003")])
+        kill(workers(head)[-1])
+    process.wait()
+    with get_client(sync_client=True) as client:
+        newest = max(client.read_flow_runs(), key=lambda run: run.created)
+    return str(newest.id)
+
+
+def report_of(run: str) -> str:
+    """The id of the report of the flow run's training."""
+    with get_client(sync_client=True) as client:
+        found = [each for each in client.read_artifacts() if str(each.flow_run_id) == run]
+    (report,) = [each for each in found if (each.key or "").endswith("-train-report")]
+    return str(report.id)
 
 
 def mlflow(page: Any, images: Path, folder: Path) -> None:

@@ -47,5 +47,6 @@ def test_the_docs_show_each_picture_and_none_is_missing() -> None:
     kept = {file.name: file.stat().st_size for file in (terminals.ROOT / "docs" / "images").iterdir()}
     assert set(shown) == set(kept)
     made = inspect.getsource(terminals) + inspect.getsource(pages_in_a_browser)
-    assert set(re.findall(r'images / "(\S+?)"', made)) == set(kept), "`make pictures` makes them all"
+    named = {*re.findall(r'images / "(\S+?)"', made), *(f"prefect-{name}.png" for name in pages_in_a_browser.SHOWN)}
+    assert named == set(kept), "`make pictures` makes them all"
     assert all(size <= terminals.BYTES for name, size in kept.items() if name.endswith(".svg")), kept
