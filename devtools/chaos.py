@@ -21,6 +21,7 @@ from plugin_core import FailureConfig, RayJobSpec, RunConfig, ScalingConfig, Tra
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalReader
 from plugin_core.specs import Limits
 from plugin_core.supervisor.supervisor import Event
 
@@ -130,6 +131,10 @@ class Running:
 
     def done(self) -> bool:
         return self._done.done()
+
+    def causes(self) -> list[str]:
+        """What ended its worker groups and attempts, by the journal."""
+        return [str(entry["cause"]) for entry in JournalReader(self.rundir) if "cause" in entry]
 
     def texts(self, kind: str = "state") -> list[str]:
         return [event.text for event in self.events if event.kind == kind]

@@ -1,7 +1,7 @@
 """python -m devtools.kuberay_schema CRD FILE: the fields of KubeRay's RayCluster v1, and their types, out of its CRD.
 
 `CRD` is KubeRay's ray.io_rayclusters.yaml. What is written to `FILE` validates a RayCluster as the API server would, and
-refuses unknown fields, which the API server drops without a word. Parts of a pod that no manifest of ours has accept anything.
+refuses unknown fields, which the API server drops without a word. Parts of a pod that our manifests lack accept anything.
 """
 
 import json

@@ -82,6 +82,8 @@ def standing_still(config: dict[str, Any]) -> None:
         if rank == 1 and step == AT and not once.exists():
             once.touch()
             STANDSTILLS.get(config["how"], lambda: None)()
+            while config["how"] == "waiting" and not Path(f"{once}.go").exists():
+                time.sleep(0.1)
         ray.train.collective.barrier()
         time.sleep(0.2)
         ray.train.report({"step": step}, save({"step": step}) if step % 2 else None)
@@ -109,7 +111,7 @@ def test_the_rank_that_stands_still_is_named_and_the_training_restarts(
         kill(trail.entries(rank=1)[-1]["pid"], signal.SIGSTOP)
     result = running.result()
     assert result.metrics == {"step": STEPS - 1}
-    assert result.run.attempt == 1
+    assert (result.run.attempt, running.causes()) == (1, ["hang"])
     told = hang_told(running)
     assert "the training hangs: no report for " in told
     _, _, place = told.partition("rank 1 is ")
@@ -123,17 +125,33 @@ def test_the_rank_that_stands_still_is_named_and_the_training_restarts(
     assert ledger.total == pytest.approx(ledger.until - ledger.began)
 
 
+def test_a_hang_is_only_told_where_that_is_wanted(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    """By default: the stacks are kept, nothing is restarted, and the training goes on once it can."""
+    running = Running(training(tmp_path, trail.file, "waiting", action="warn"), cluster)
+    wait_until(lambda: [event for event in running.events if event.data.get("phase") == "hanging"])
+    Path(tmp_path, "once.go").touch()
+    result = running.result()
+    assert (result.metrics, result.run.attempt, running.causes()) == ({"step": STEPS - 1}, 1, [])
+    assert "rank 1 is in standing_still (test_hangs.py:" in hang_told(running)
+    assert any("the training hangs" in warning for warning in result.warnings), result.warnings
+    assert len({entry["pid"] for entry in trail.entries()}) == 1, "no worker was replaced"
+
+
 def seeming(config: dict[str, Any]) -> None:
-    """A first step that takes long, an evaluation of 20 steps' time, a long stretch that tells of its progress."""
+    """A first step that takes long, data that one rank waits for and an evaluation, each of 20 steps' time, a long stretch
+    that tells of its progress."""
     import time
 
     import ray.train
 
     from plugin_core.loops.progress import progress
 
+    rank = ray.train.get_context().get_world_rank()
     for step in range(14):
         if step == 0:
             time.sleep(8)
+        elif step == 5 and rank == 1:
+            time.sleep(20 * 0.2)
         elif step == 8:
             time.sleep(20 * 0.2)
         elif step == 11:
@@ -144,7 +162,7 @@ def seeming(config: dict[str, Any]) -> None:
         ray.train.report({"step": step, "pid": os.getpid()})
 
 
-def test_compiling_evaluating_and_telling_of_progress_are_no_hangs(
+def test_compiling_waiting_for_data_evaluating_and_telling_of_progress_are_no_hangs(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
     given = {"action": "restart", "start_s": 30.0, "min_s": 1.0}

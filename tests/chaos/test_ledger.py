@@ -1,6 +1,8 @@
 """The ledger of a run that is killed, beside what its loop itself wrote down."""
 
 import itertools
+import random
+import time
 from pathlib import Path
 
 import pytest
@@ -13,14 +15,20 @@ from plugin_core.runs.ledgers import ledger_of
 
 @pytest.mark.slow
 def test_the_ledger_of_a_run_with_kills_is_what_its_loop_saw(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    """A worker or the driver is killed, three times, by a seeded schedule."""
+    draw, at, killed = random.Random(25), 4, list[str]()
+    called = time.time()
     running = Running(spec_at(tmp_path, trail.file, loop={"steps": 30, "step_s": 0.5, "report_all": True}), cluster)
-    trail.wait_for(8)
-    kill(trail.entries(rank=1)[-1]["pid"])
-    trail.wait_for_process(2)
-    trail.wait_for(16)
-    kill(drivers(running.rundir.uri)[0])
+    for number in range(3):
+        at += draw.randint(4, 7)
+        trail.wait_for(at)
+        killed.append(draw.choice(("worker", "driver")))
+        kill(drivers(running.rundir.uri)[0] if killed[-1] == "driver" else trail.entries(rank=1)[-1]["pid"])
+        trail.wait_for_process(number + 2)
     result = running.result()
-    assert result.run.attempt == 2
+    returned = time.time()
+    assert set(killed) == {"worker", "driver"}
+    assert result.run.attempt == 1 + killed.count("driver")
 
     entries, done = trail.entries(), set[int]()
     useful = repeated = between = 0.0
@@ -35,7 +43,10 @@ def test_the_ledger_of_a_run_with_kills_is_what_its_loop_saw(tmp_path: Path, tra
             done.add(one["step"])
     ledger = ledger_of(running.rundir)
     seconds = {**dict.fromkeys(("starting", "queued", "recovering", "repeated", "checkpointing"), 0.0), **ledger.seconds}
-    assert ledger.total == pytest.approx(ledger.until - ledger.began)
+    assert called <= ledger.began
+    assert ledger.until <= returned
+    # the call checks the spec before the run begins, and looks for the result once in a while
+    assert returned - called - ledger.total < 0.01 * ledger.total + 5.0
     # the loop's clock has no report's blocked time apart, and a failure's last step may or may not be seen as lost
     assert seconds["useful"] + seconds["checkpointing"] == pytest.approx(useful, abs=2.0)
     assert seconds["repeated"] + seconds["recovering"] + seconds["queued"] == pytest.approx(repeated + between, abs=4.0)

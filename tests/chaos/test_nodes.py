@@ -47,7 +47,7 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     saved = [json.loads(line) for line in Path(f"{trail.file}.saved").read_text().splitlines()]
     (for_notice,) = [entry["step"] for entry in saved if entry["came"] and entry["rank"] == 0]
     assert result.metrics["total"] == sum(range(result.metrics["step"] + 1))
-    assert result.run.attempt == 1
+    assert (result.run.attempt, running.causes()) == (1, ["preempted"])
     assert trail.entries()[-1]["first"] == for_notice + 1, "the workers began again right behind that checkpoint"
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 

@@ -101,6 +101,7 @@ def test_a_lost_node_resumes_from_its_peer(tmp_path: Path, trail: Trail, own_hea
     head.remove_node(of_rank_0(nodes, pid))
     (tmp_path / "go").touch()
     check(running, trail, 1)
+    assert running.causes() == ["node_lost"]
     assert any("which the nodes kept" in text for text in running.texts("phase")), running.texts("phase")
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 

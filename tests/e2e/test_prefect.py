@@ -1,6 +1,7 @@
 """Prefect: flows in processes of their own, against a real Prefect server and a real Ray head."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -168,6 +169,7 @@ def test_the_step_is_visible_in_prefect(flows: Flows, chain: list[TaskRun]) -> N
     assert [row["epoch"] for row in rows] == [0, 1, 2]
     assert rows[0]["nan"] is None
     assert "](data:image/png;base64,iVBOR" in found["chain-train-report"].data
+    assert re.search(r"effective training time.*\d+\.\d% of .*useful", found["chain-train-report"].data)
     rundir = flows.rundir("chain", "train")
     assert rundir.uri in found["chain-train-report"].data
     assert rundir.receipt(1).job_url() in found["chain-train-ray-job"].data
