@@ -150,9 +150,7 @@ def seeming(config: dict[str, Any]) -> None:
     for step in range(14):
         if step == 0:
             time.sleep(8)
-        elif step == 5 and rank == 1:
-            time.sleep(20 * 0.2)
-        elif step == 8:
+        elif (step == 5 and rank == 1) or step == 8:
             time.sleep(20 * 0.2)
         elif step == 11:
             for _ in range(80):

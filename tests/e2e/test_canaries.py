@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from devtools.chaos import wait_until
 from devtools.servers import environment, s3_endpoint
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
-from tests.support.canaries import CommandLines, canary, found_in, found_under
+from tests.support.canaries import CommandLines, canary, found_in, found_in_temp, found_under
 from tests.support.canary_steps import BLOCK, evaluate_fields, infer_fields, train_fields
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +211,7 @@ def by_airflow(place: Place, airflow: AirflowServer) -> None:
 @pytest.mark.parametrize("engine", ["cli", "prefect", "airflow"])
 def test_no_secret_is_left_anywhere(engine: str, place: Place, request: pytest.FixtureRequest) -> None:
     searched = [place.folder, Path(place.head.temp_dir), Path(os.environ["RAYTRAIN_HOME"])]
+    began = time.time()
     with CommandLines() as commands:
         if engine == "cli":
             by_cli(place)
@@ -228,6 +230,7 @@ def test_no_secret_is_left_anywhere(engine: str, place: Place, request: pytest.F
         copy_of(place, copied)
     if engine != "cli":
         assert (place.folder / "mlflow.db").exists(), "the tracker has to have been in use"
+    assert found_in_temp(began, place.secrets.all) == []
     found = found_under(searched, place.secrets.all)
     assert [line for line in found if Path(line.partition(": ")[0]).name not in ALLOWED] == []
     assert any(Path(line.partition(": ")[0]).name in ALLOWED for line in found), "the search has to find what is there"

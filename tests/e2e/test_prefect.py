@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,13 +17,14 @@ from prefect.client.schemas.objects import FlowRun, TaskRun
 from prefect.events.schemas.events import ReceivedEvent
 from pydantic import SecretStr
 
+from devtools.chaos import nothing_left
 from plugin_core import BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
 from prefect_integration import RayCluster, RayTrainJob
 from tests.e2e.prefect_flows import training
 from tests.e2e.prefect_runs import ROOT, Run, wait_until
-from tests.support.data_trainings import DataTrainings
+from tests.support.data_trainings import WAITING, DataTrainings
 
 slow = pytest.mark.slow
 
@@ -153,6 +155,24 @@ def test_eight_mapped_trainings_with_data_take_turns_on_the_head(flows: Flows) -
     assert flows.start("eight_with_data").wait(timeout=900) == 0
     assert {task.state_name for task in flows.tasks("eight_with_data")} == {"Completed"}
     DataTrainings(flows.storage).check_one_at_a_time([f"run-{number}" for number in range(8)])
+
+
+@slow
+def test_mapped_trainings_that_wait_end_with_the_flow(flows: Flows, tmp_path: Path) -> None:
+    """Interrupted while one of them trains and others wait for its CPUs."""
+    mine = Flows(flows.client, tmp_path)
+    mine.storage.mkdir()
+    process = mine.start("eight_with_data")
+    log = tmp_path / "eight_with_data.log"
+    wait_until(lambda: WAITING in log.read_text() and "workers started" in log.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=600) != 0
+    rundirs = [RunDir.at(str(place)) for place in mine.storage.glob("run-*") if place.is_dir()]
+    assert len(rundirs) >= 2
+    trainings = DataTrainings(mine.storage)
+    for rundir in rundirs:
+        wait_until(lambda rundir=rundir: nothing_left(rundir.uri, trainings.trail(rundir.name)))
+        assert not rundir.has_result()
 
 
 def test_the_step_is_visible_in_prefect(flows: Flows, chain: list[TaskRun]) -> None:

@@ -26,6 +26,7 @@ def cancelled(run: Run, steps: int = 1) -> None:
     run.cancel()
     run.wait_for("Cancelled")
     jobs_ended(run, steps)
+    wait_until(lambda: {task.state_name for task in run.tasks()} == {"Cancelled"}, "the end of its tasks")
 
 
 def jobs_ended(run: Run, steps: int = 1) -> None:
@@ -125,5 +126,8 @@ def test_an_interrupt_from_the_keyboard_stops_the_job(
         assert process.wait(600) != 0
         assert [rundir.intent().cancel_through for rundir in run.rundirs()] == [1] * steps
         wait_until(lambda: set(run.job_states()) <= {"STOPPED", "FAILED"}, "the end of the job")
+        log = process.log.read_text()
+        assert "Exception ignored" not in log, log[-3000:]
+        assert "_wait_for_tstate_lock" not in log, "no thread is waited for, and interrupted again"
     finally:
         process.close()

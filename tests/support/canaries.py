@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import secrets
+import tempfile
 import urllib.parse
 import zipfile
 from collections.abc import Iterable
@@ -43,10 +44,28 @@ def found_under(folders: Iterable[Path], canaries: Iterable[str]) -> list[str]:
     found = []
     for folder in folders:
         assert folder.exists(), f"{folder}: nothing would be searched"
-        for path in (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()):
-            for data in _contents(path):
-                found += [f"{path}: {secret}" for secret in found_in(data, canaries)]
+        for place, _, names in os.walk(folder):
+            found += _found_in_files((Path(place, name) for name in names), canaries)
     return found
+
+
+def found_in_temp(since: float, canaries: Iterable[str]) -> list[str]:
+    """The same for what appeared in the system's folder for temporary files after a time, the tests' own folders apart."""
+    canaries, found = list(canaries), []
+    for entry in os.scandir(tempfile.gettempdir()):
+        try:
+            appeared = entry.stat(follow_symlinks=False).st_mtime >= since
+        except FileNotFoundError:
+            continue
+        if appeared and not entry.name.startswith("pytest-of-"):
+            found += found_under([Path(entry.path)], canaries) if entry.is_dir() else []
+            found += _found_in_files([Path(entry.path)], canaries)
+    return found
+
+
+def _found_in_files(files: Iterable[Path], canaries: list[str]) -> list[str]:
+    real = (path for path in files if path.is_file() and not path.is_symlink())
+    return [f"{path}: {secret}" for path in real for data in _contents(path) for secret in found_in(data, canaries)]
 
 
 def _contents(path: Path) -> Iterable[bytes]:

@@ -15,7 +15,8 @@ from tests.fuzz.run import run
 
 
 def test_no_wrong_input_is_accepted_hangs_or_raises_a_foreign_error() -> None:
-    cases = [case for case in all_cases(seed=1, share=0.1) if case.way in ("kwargs", "yaml", "json", "cluster", "cli")]
+    """All ways in but the engines', which take their time to import."""
+    cases = [case for case in all_cases(seed=1, share=0.1) if case.way not in ("airflow", "prefect")]
     tally = run(cases)
     assert tally.failures == []
     assert tally.cases == len(cases) > 150
