@@ -38,10 +38,12 @@ from prefect_integration import (
     atrain,
     batch_infer,
     cancel_ray_jobs,
+    end_cluster,
     evaluate,
     ray_job,
     ray_task,
     report_ray_jobs,
+    start_cluster,
     train,
 )
 from tests.support.data_trainings import DataTrainings
@@ -243,6 +245,15 @@ def shared(storage: str, cluster: str) -> None:
     on_it = {"cluster": place, "run_config": RunConfig(storage_path=storage)}
     first = ray_task(double, key="first", **on_it)([1])
     assert ray_task(double, key="second", **on_it)(first) == [4]
+
+
+@flow
+def shared_by_tasks(storage: str, cluster: str) -> None:
+    """The same, with a task that starts the cluster and one that deletes it."""
+    place = KubeRayCluster(**json.loads(cluster), settings=KubeRaySettings(image="registry/work:1"), share="workflow")
+    start_cluster(place)
+    assert ray_task(double, key="first", cluster=place, run_config=RunConfig(storage_path=storage))([1]) == [2]
+    end_cluster(place)
 
 
 SERVED = (direct, submitted, mapped, awaited, in_a_subflow, hooked, suspended)

@@ -43,11 +43,12 @@ def test_a_cluster_is_there_for_the_step_without_tasks_around_it(
 def test_a_dag_that_is_triggered_has_a_cluster_of_its_own(airflow: AirflowServer, kubernetes: FakeKubernetes) -> None:
     before = len(kubernetes.methods())
     succeeds(airflow, "ray_dynamic_config_parent", "trigger_downstream_dag_1")
-    child = "ray_dynamic_config_child_1"
-    (run_id,) = wait_until(lambda: dag_runs(airflow, child))
-    assert airflow.wait(child, run_id) == "success", airflow.task_log(child, run_id, "process_data_with_ray")
-    assert airflow.xcom(child, run_id, "process_data_with_ray") == 12.0
-    assert kubernetes.methods()[before:] == ["POST", "DELETE"]
+    for number, task_id, value in ((1, "process_data_with_ray", 12.0), (2, "sum_with_ray", 14)):
+        child = f"ray_dynamic_config_child_{number}"
+        (run_id,) = wait_until(lambda child=child: dag_runs(airflow, child))
+        assert airflow.wait(child, run_id) == "success", airflow.task_log(child, run_id, task_id)
+        assert airflow.xcom(child, run_id, task_id) == value
+    assert sorted(kubernetes.methods()[before:]) == ["DELETE", "DELETE", "POST", "POST"]
 
 
 @pytest.mark.slow

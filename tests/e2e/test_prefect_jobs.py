@@ -1,6 +1,8 @@
 """Functions and commands as Prefect tasks, and a cluster that the steps of a flow run share."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from plugin_core import RayJobResult
 from plugin_core.clusters.local_head import Head
+from tests.e2e.prefect_runs import ROOT
+from tests.e2e.test_docs import program
 from tests.e2e.test_prefect import Flows, eventually
 from tests.support.fake_kubernetes import FakeKubernetes
 
@@ -34,14 +38,25 @@ def test_a_function_returns_its_value_and_a_retried_flow_gets_it_again(own_flows
     assert [task.name.partition("-")[0] for task in own_flows.tasks("jobs")] == ["double", "double", "ray_job"]
 
 
+@pytest.mark.parametrize("name", ["shared", "shared_by_tasks"])
 def test_the_steps_of_a_flow_run_share_a_cluster_which_its_end_deletes(
-    own_flows: Flows, head: Head, tmp_path: Path
+    own_flows: Flows, head: Head, tmp_path: Path, name: str
 ) -> None:
     with FakeKubernetes(tmp_path, token=head.token) as kubernetes:
         place = {"kubeconfig": str(kubernetes.kubeconfig), "address": head.address, "python": sys.executable}
-        assert own_flows.start("shared", "", json.dumps({"name": "flow", **place})).wait(timeout=600) == 0, log(
-            own_flows, "shared"
-        )
+        process = own_flows.start(name, "", json.dumps({"name": "flow", **place}))
+        assert process.wait(timeout=600) == 0, log(own_flows, name)
         made = kubernetes.methods()
         assert (made.count("POST"), made.count("DELETE")) == (1, 1)
         assert made[-1] == "DELETE"
+
+
+def test_the_page_for_users_of_prefect_ray_runs_as_written(own_flows: Flows, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text(program("migrate-prefect-ray"))
+    where = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_STORAGE": str(tmp_path / "runs")}
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=600, env=where)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "[0, 1] [0, 1, 2]" in done.stdout
+    names = {task.name.partition("-")[0] for task in own_flows.tasks("count_to")}
+    assert names == {"shout", "shout loudly"}

@@ -8,7 +8,17 @@ import pytest
 
 from devtools.servers import mlflow_server
 from devtools.steps import save
-from plugin_core import EvaluateSpec, LocalCluster, MLflow, RunConfig, TrainSpec, TuneSpec, run
+from plugin_core import (
+    BatchInferSpec,
+    EvaluateSpec,
+    LocalCluster,
+    MLflow,
+    RayJobSpec,
+    RunConfig,
+    TrainSpec,
+    TuneSpec,
+    run,
+)
 
 
 def loop(config: dict[str, Any]) -> None:
@@ -22,8 +32,14 @@ def evaluate(checkpoint: Any) -> dict[str, Any]:
     return {"accuracy": 0.75}
 
 
+def count() -> dict[str, int]:
+    return {"rows": 3}
+
+
 @pytest.mark.slow
-def test_a_search_its_trials_and_an_evaluation_are_one_family(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_search_its_trials_and_an_evaluation_are_one_family_beside_a_job_and_predictions(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         tracker = MLflow(tracking_uri=uri, experiment_name="family")
 
@@ -44,11 +60,27 @@ def test_a_search_its_trials_and_an_evaluation_are_one_family(cluster: LocalClus
         judged = run(
             EvaluateSpec(evaluate=evaluate, checkpoint=found, tracking=tracker, run_config=place("judged")), cluster
         )
+        config: dict[str, Any] = {"tracking": tracker}
+        rows = tmp_path / "rows.csv"
+        rows.write_text("x\n1\n2\n3\n")
+        counted = run(RayJobSpec(function=count, run_config=place("counted"), **config), cluster)
+        predicted = run(
+            BatchInferSpec(
+                predictor="devtools.steps:Predictor",
+                checkpoint=found,
+                dataset=str(rows),
+                run_config=place("predicted"),
+                **config,
+            ),
+            cluster,
+        )
         client = mlflow.MlflowClient(uri)
         experiment = client.get_experiment_by_name("family")
         assert experiment is not None
         runs = {run.data.tags["raytrain.run"]: run for run in client.search_runs([experiment.experiment_id])}
-    assert len(runs) == 4
+    assert len(runs) == 6
+    assert runs[counted.run.uri].data.metrics == {"rows": 3.0}
+    assert runs[predicted.run.uri].data.metrics["rows"] == 3.0
     search, evaluation = runs[found.run.uri], runs[judged.run.uri]
     trials = [run for run in runs.values() if run.data.tags.get("mlflow.parentRunId") == search.info.run_id]
     assert {run.data.params["lr"] for run in trials} == {"0.1", "0.2"}
