@@ -37,9 +37,7 @@ def count() -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_a_search_its_trials_and_an_evaluation_are_one_family_beside_a_job_and_predictions(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+def test_a_search_and_what_follows_it_are_one_family(cluster: LocalCluster, tmp_path: Path) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         tracker = MLflow(tracking_uri=uri, experiment_name="family")
 
