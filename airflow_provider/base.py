@@ -122,7 +122,7 @@ class RayStepOperator(BaseOperator):
             self._check_spec()
 
     def _check_spec(self) -> None:
-        """While the DAG file is parsed: raise SpecError if the spec is wrong whatever a run of the DAG brings. Contacts and
+        """While the DAG file is parsed: raise SpecError if the spec is invalid whatever values a DAG run has. Contacts and
         imports nothing."""
         mapped = getattr(self, "_BaseOperator__from_mapped", False)  # then this is a task's process, which checks it itself
         if mapped or not is_rendered(self.spec):

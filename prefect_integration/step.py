@@ -297,7 +297,7 @@ def _close_without_runner(flow_run_id: UUID) -> None:
                 client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
 
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        # not a daemon thread, as it would be where it is started from one: the process waits for it at exit
+        # explicitly no daemon: a thread inherits that flag, and the process has to wait for this one at exit
         threading.Thread(target=close, name="raytrain-close", daemon=False).start()
 
 

@@ -13,7 +13,7 @@ from plugin_core.cli.clusters import Address, Token, cluster_at
 from plugin_core.cli.output import Json, err, print_json
 from plugin_core.errors.plain_text import plain
 
-#: Exit codes of what is no error: see `exit_codes`.
+#: Exit codes for outcomes that are not errors: see `exit_codes`.
 FORGETS, UNCLEAR = 22, 23
 
 

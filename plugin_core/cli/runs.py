@@ -131,7 +131,7 @@ def _table(found: list[Overview]) -> Table:
 
 
 def _short(value: str) -> str:
-    """All but a name is told by the run's files."""
+    """Everything but the name comes from the run's files, and may be long."""
     return value if len(value) <= NOTE_CHARACTERS else f"{value[:NOTE_CHARACTERS]}…"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
+from plugin_core.ray_internals.upload import upload_folders
 from plugin_core.specs.working_folders import local_folders
 
 if TYPE_CHECKING:
@@ -244,7 +245,6 @@ class JobsClient:
         names = ", ".join(str(item) for _, item in local_folders(runtime_env))
         try:
             import requests
-            from ray.dashboard.modules.dashboard_sdk import SubmissionClient
             from ray.exceptions import AuthenticationError
         except ModuleNotFoundError as exc:
             raise SpecError(
@@ -252,16 +252,8 @@ class JobsClient:
                 " 'ray[default]', or give URIs"
             ) from exc
 
-        class Counting(SubmissionClient):  # type: ignore[misc]
-            def _do_request(inner, method: str, endpoint: str, *, data: bytes | None = None, **kwargs: Any) -> Any:
-                self.uploaded += len(data or b"")
-                return super()._do_request(method, endpoint, data=data, cert=self._cert, **kwargs)
-
-        client = Counting(self.address, headers=self._headers, verify=self._verify, create_cluster_if_needed=False)
-        runtime_env = dict(runtime_env)
         try:
-            client._upload_working_dir_if_needed(runtime_env)
-            client._upload_py_modules_if_needed(runtime_env)
+            return upload_folders(self.address, runtime_env, self._headers, self._verify, self._cert, self._sent)
         except requests.RequestException as exc:
             raise ClusterUnreachableError(f"cluster: the runtime_env upload to {self.address} failed ({exc})") from exc
         except AuthenticationError as exc:
@@ -272,7 +264,9 @@ class JobsClient:
             ) from exc
         except RuntimeError as exc:  # a response that is neither success nor "not found"
             raise ApiError(503, str(exc), f"{self.address}/api/packages") from exc
-        return runtime_env
+
+    def _sent(self, count: int) -> None:
+        self.uploaded += count
 
 
 class LogStream:

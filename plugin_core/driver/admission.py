@@ -1,7 +1,7 @@
 """Admits steps to a cluster, so that none waits for what another holds while it holds what the other waits for.
 
 Each step takes a ticket, a note on the cluster's head that all jobs there can read, and waits until all tickets before its
-own are admitted and what it needs, its workers and what reads their data, is left by all that are. It then writes itself
+own are admitted and the admitted ones leave enough for its workers and the tasks that read their data. It then writes down
 what it holds. Only the first of those who wait can do so, which takes no lock; first come, first served, so narrow steps do
 not starve a wide one. A ticket counts as long as Ray says that its job lives.
 """
@@ -68,7 +68,7 @@ class Board(Protocol):
 
 @dataclass(frozen=True, order=True)
 class Ticket:
-    """Tickets are in the order of their numbers, and of their names where two drew the same."""
+    """Tickets sort by their numbers; by their names where two drew the same number."""
 
     number: int
     name: str
@@ -130,7 +130,7 @@ class Place:
         """Take a ticket behind all others; returns those. Whoever takes one at the same time sees this one, or is seen
         here: then this one goes behind it."""
         while True:
-            self.leave()  # one that did not stay, or of a look that was cut short
+            self.leave()  # a ticket that did not stay, or that an interrupted look left
             number = max((ticket.number for ticket in self._others()), default=0) + 1
             self._drawn = f"{number:06d}-{self._board.job()}-{secrets.token_hex(4)}"
             self._board.write(self._drawn, json.dumps(self._note).encode())
@@ -238,7 +238,7 @@ def _sum(all_held: Iterable[Resources]) -> Resources:
 
 
 def _shown(resources: Resources, total: Resources) -> str:
-    """The resources in words; all that there are if they are more than that."""
+    """The resources in words, at most what the cluster has."""
     return in_words({name: min(amount, total.get(name) or amount) for name, amount in resources.items()}) or "its turn"
 
 

@@ -28,9 +28,9 @@ from plugin_core.storage.location import Location
 SEGMENT = 2**20
 #: Most characters kept of one process, and of those how many from its beginning.
 KEPT, KEPT_HEAD = 64 * 2**20, 16 * 2**20
-#: Of the processes that kept a log before, a worker's that was started again, the first and as many of the last remain.
+#: How many processes of a worker keep a log, if it is started again and again: the first one, and the latest ones.
 PROCESSES = 8
-#: A line is read when it is complete; of one with more characters, all but half as many.
+#: A line is read when it is complete; a longer one in pieces, of which half as many characters are held back.
 LINE = 64 * 1024
 #: Seconds between two looks at the local files.
 LOOK_S = 1.0
@@ -226,7 +226,8 @@ class LogKeeper:
             segment.written = len(segment.text)
 
     def _begin(self) -> None:
-        """Come after the processes that kept this log before, whatever the clock says. Of many, drop those in between."""
+        """Order this process after those that kept this log before, whatever the clock says. Of many, drop those in
+        between."""
         names = segments(self._folder)
         before = sorted({process_of(name) for name in names})
         self._process = max(self._process, *(process + 1 for process in before)) if before else self._process

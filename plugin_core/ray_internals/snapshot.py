@@ -17,7 +17,7 @@ from plugin_core.ray_internals.validations import wanted
 @dataclass(frozen=True)
 class Registered:
     """A checkpoint that Ray Train's controller has registered: its directory name, its metrics, and how it is to be
-    validated (see `validations.wanted`) as long as it was not."""
+    validated (see `validations.wanted`) until that is done."""
 
     name: str
     metrics: dict[str, Any]

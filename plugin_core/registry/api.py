@@ -156,7 +156,7 @@ def why_older(champion: ModelVersion, made: float | None) -> str:
     if made is None or champion.made is None or made >= champion.made or not (is_time(made) and is_time(champion.made)):
         return ""
     ours, its = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" for time in (made, champion.made))
-    return f"the new checkpoint is of {ours}, the current one of {its}; allow_older=True promotes it anyway"
+    return f"the new checkpoint was made at {ours}, the current one at {its}; allow_older=True promotes it anyway"
 
 
 def _check_unmoved(

@@ -36,7 +36,7 @@ _PREPARES = {"starting", "training", "fitting the preprocessor", "reading the re
 #: States of a controller that follow a failure.
 _FAILS = {"restarting", "rescheduling", "resizing", "failed", "errored", "aborted", "preempted"}
 
-#: What a journal that anybody wrote may say.
+#: Limits on the values of a journal, which anybody may have written.
 Moment = Annotated[float, Ge(0), Le(LATEST)]
 Seconds = Annotated[float, Ge(0), Le(MOST)]
 Count = Annotated[int, Ge(0), Le(MOST)]
@@ -96,7 +96,7 @@ class Ledger:
         return replace(self._then("recovering", time), attempt=attempt)
 
     def phase(self, phase: Phase) -> Ledger:
-        """The driver entered a phase. What only a timeline tells is a part of a start."""
+        """The driver entered a phase. One that only the timeline shows counts as starting."""
         if phase.phase.startswith("waiting"):
             return self._then("queued", phase.time)
         prepares = not phase.shown or phase.phase in _PREPARES

@@ -2,7 +2,7 @@
 
 Field names and defaults follow `ray.train` (ScalingConfig, RunConfig, CheckpointConfig, FailureConfig, TorchConfig of Ray
 2.60); `DEPARTURES` lists the defaults that differ on purpose. Never put a secret into a spec: name an environment variable
-of the cluster instead.
+of the cluster instead. Running a step is in `driver`; its files are in `runs`.
 """
 
 from __future__ import annotations

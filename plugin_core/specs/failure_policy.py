@@ -140,8 +140,7 @@ def check_policy(policy: FailurePolicy, config: dict[str, Any], declared: bool, 
 
 
 def changed(config: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The values that a change makes of a `train_loop_config`, without those that stay. Whole numbers stay whole, and at
-    least 1."""
+    """The values of a `train_loop_config` that a rule changes. Whole numbers stay whole, and at least 1."""
     made = {name: _changed(config.get(name), value) for name, value in change.items()}
     return {name: value for name, value in made.items() if name not in config or value != config[name]}
 

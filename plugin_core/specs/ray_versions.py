@@ -8,7 +8,7 @@ from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 from plugin_core.specs.step import StepSpec
 
-#: Older ones lack what restores a run; see docs/versions.md.
+#: Older ones cannot restore a run; see docs/versions.md.
 OLDEST = "2.56"
 #: Field of a training → the first Ray that has it.
 SINCE = {

@@ -40,7 +40,7 @@ OPTIONS: dict[str, frozenset[str] | None] = {
 }
 AZURE = ("abfs", "adlfs")
 
-#: Environment variables by which an installation allows what a URI alone may not: `module:function` of custom:// URIs, and
+#: Environment variables by which an installation allows what a URI alone cannot: `module:function` of custom:// URIs, and
 #: the variables that an option may name as $NAME. They are passed to each job, so that the cluster allows the same.
 FILESYSTEMS, URI_VARIABLES = "RAYTRAIN_FILESYSTEMS", "RAYTRAIN_URI_VARIABLES"
 

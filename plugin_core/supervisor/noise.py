@@ -1,6 +1,7 @@
 """Which lines of a job's log an engine's log leaves out. The job's own log keeps all (`raytrain logs RUN`).
 
-Left out is what is known, each for a reason. Everything else is shown, warnings and errors too, some of them shortened.
+Only known lines are left out, each for a stated reason. All others are shown, warnings and errors too, some of them
+shortened.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ BLOCKS = {
     ),
     r"the attempt ended with:": (r"(?!)", "the driver's last words, which the error at the end repeats"),
 }
-#: A line before a traceback → why nobody misses both.
+#: A line before a traceback → why both can be left out.
 TRACEBACKS = {
     r"Exception in thread \S*completion-signaler": "Ray Data stops reading once it has enough rows",
     r"Error in training function:": "a line says it; the error at the end has the traceback",
     r"Exception raised in callback hook '\w+' from callback 'GuardCallback'": "how a training is ended on purpose",
 }
 
-#: Characters of a line that decide about it: a line may be very long, and the event loop waits.
+#: How many characters of a line are looked at: a line may be very long, and the event loop waits.
 LOOKED_AT = 1000
 
 _PROCESS = re.compile(r"\((?P<name>[\w.:*<>()-]+(?: pid=\d+)?(?:, ip=[\d.:a-f]+)?|raylet|pid=\w+)\) ?(?P<said>.*)")

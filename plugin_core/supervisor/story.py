@@ -47,7 +47,7 @@ class Story:
                 self._tell(event)
 
     def pause(self) -> None:
-        """Everything there is was told: a report that waited long enough is the last one so far."""
+        """All events so far have been passed on: a report that waited long enough is the last one so far."""
         if self._waiting is not None and time.monotonic() - self._since >= EVERY_S:
             self.flush()
 

@@ -166,6 +166,6 @@ def test_a_damaged_copy_is_not_used(tmp_path: Path, trail: Trail, own_head: Call
     assert trail.wait_for(8, times=4)["first"] == 8, "the checkpoint before"
     (tmp_path / "go").touch()
     check(running, trail, 4)
-    warnings = [text for text in running.texts("phase") if "is of no use" in text]
+    warnings = [text for text in running.texts("phase") if "cannot be used" in text]
     assert len(warnings) >= 2, running.texts("phase")
     assert all("CRC-32" in text for text in warnings), warnings

@@ -67,6 +67,13 @@ def test_this_ray_version_has_what_the_fork_server_names() -> None:
     assert callable(utils.set_omp_num_threads_if_unset)
 
 
+def test_this_ray_version_has_the_private_methods_of_an_upload() -> None:
+    from ray.dashboard.modules.dashboard_sdk import SubmissionClient
+
+    for name in ("_do_request", "_upload_working_dir_if_needed", "_upload_py_modules_if_needed"):
+        assert callable(getattr(SubmissionClient, name)), name
+
+
 def test_the_list_is_complete() -> None:
     used: dict[str, set[str]] = {}
     for file in ROOM.glob("*.py"):

@@ -180,8 +180,8 @@ def test_an_older_checkpoint_moves_no_champion_back_and_says_so(storage: Path, o
     kept = promote(judged(old), "digits", **options)
     assert (kept.version, kept.checkpoint) == (2, new.checkpoint.uri)
     assert kept.kept == (
-        "the champion of digits stays version 2: the new checkpoint is of 2027-01-15 08:00:00 UTC,"
-        " the current one of 2027-01-16 08:00:00 UTC; allow_older=True promotes it anyway"
+        "the champion of digits stays version 2: the new checkpoint was made at 2027-01-15 08:00:00 UTC,"
+        " the current one at 2027-01-16 08:00:00 UTC; allow_older=True promotes it anyway"
     )
     assert get_model("digits", **options).model_dump() == {**kept.model_dump(), "kept": ""}
     assert promote(old, "digits", allow_older=True, **options).version == 1
@@ -205,7 +205,7 @@ def test_a_model_that_an_old_run_of_an_engine_trains_again_is_as_old_as_the_run(
     promote(reported(trained(storage, "tuesday"), TUESDAY), "digits", **options)
     again = repeated(storage, "monday", ["monday#0", "monday#1", "monday#2"], [MONDAY, FRIDAY, FRIDAY])
     assert again.run.uri.endswith("monday.g3")
-    assert "of 2027-01-15" in promote(again, "digits", **options).kept
+    assert "at 2027-01-15" in promote(again, "digits", **options).kept
     # another run of the engine that shares the name, by the user's choice, is new work
     other = repeated(storage, "fixed", ["monday#0", "friday#0"], [MONDAY, FRIDAY])
     assert promote(other, "digits", **options).kept == ""
@@ -244,7 +244,7 @@ def test_a_repeated_retraining_older_than_the_champion_trains_nothing(
     context = StepContext(spec, again, 1, {}, lambda phase: None)
     result = retrain.run(context)
     assert (result.outcome, result.champion, trainings) == ("kept", 1, [])
-    assert "version 1 stays: the new checkpoint is of 2027-01-15 08:00:00 UTC" in result.reason
+    assert "version 1 stays: the new checkpoint was made at 2027-01-15 08:00:00 UTC" in result.reason
     with pytest.raises(ZeroDivisionError):
         retrain.run(replace(context, spec=spec.model_copy(update={"allow_older": True})))
 

@@ -92,13 +92,13 @@ def stored(run: Training, changed: dict[str, Any]) -> None:
     [
         (
             lambda: rows.from_items(range(9), batch_size=4),
-            "rows: the checkpoint's position is of 10 rows, but the dataset has 9; expected the same data",
+            "rows: got a dataset of 9 rows, and a checkpoint made with 10; expected the same data",
         ),
         (
             lambda: rows.from_items(range(10), batch_size=4, seed=1),
-            "seed: got 1, but the checkpoint's position is of seed=0",
+            "seed: got 1, and a checkpoint made with seed=0",
         ),
-        (lambda: rows.from_items(range(10), batch_size=4, shuffle=False), "shuffle: got False, but the"),
+        (lambda: rows.from_items(range(10), batch_size=4, shuffle=False), "shuffle: got False, and a"),
     ],
 )
 def test_another_order_than_the_checkpoints_is_refused(run: Training, make: Make, words: str) -> None:
@@ -113,7 +113,9 @@ def test_other_files_of_as_many_rows_are_refused(run: Training, tmp_path: Path) 
     batches = rows.read_parquet(str(place), batch_size=4)
     run.save([batches])
     (place / "d.parquet").rename(place / "e.parquet")
-    with pytest.raises(SpecError, match="position is of other data than the dataset's, of as many rows; expected the same"):
+    with pytest.raises(
+        SpecError, match="got other data than the checkpoint was made with, of as many rows; expected"
+    ):
         rows.read_parquet(str(place), batch_size=4)
 
 

@@ -21,7 +21,7 @@ from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.recovery import Recovery
 from plugin_core.specs.failure_policy import MAX_BACK, FailurePolicy, FailureRule, changed
 
-#: So many of the newest checkpoints are remembered; no rule goes further back.
+#: How many of the newest checkpoints are remembered; no rule goes further back.
 CHECKPOINTS = MAX_BACK + 1
 
 
@@ -151,7 +151,7 @@ class Judge:
     def _give_up(
         self, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any], because: str
     ) -> Verdict:
-        """An error that no engine retries anyway stays what it is."""
+        """Errors that no engine retries stay what they are."""
         why = f"{failure.why}; {because}"
         error = ours
         if ours.retryable:

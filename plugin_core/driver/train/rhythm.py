@@ -7,20 +7,20 @@ from collections import deque
 
 from plugin_core.specs.hang import HangDetection
 
-#: The median is of so many of the latest intervals.
+#: How many of the latest intervals the median is taken over.
 WINDOW = 100
 #: The longest interval so far may come again, and take somewhat longer then: an evaluation, an epoch's end.
 TIMES_LONGEST = 3.0
 
 
 class Rhythm:
-    """Times are of one monotonic clock, in seconds."""
+    """All times come from the same monotonic clock, in seconds."""
 
     def __init__(self, config: HangDetection, now: float):
         self._config = config
         self._intervals: deque[float] = deque(maxlen=WINDOW)
         self._longest = 0.0
-        #: of the last report of this worker group, and of the last sign of progress
+        #: when this worker group reported last, and when it last gave a sign of progress
         self._reported: float | None = None
         self._moved = now
 

@@ -1,1 +1,4 @@
-"""The search step: Ray Tune over trials that are runs of their own."""
+"""The search step: Ray Tune over trials that are runs of their own.
+
+What a trial does while it trains is in `driver.train`.
+"""

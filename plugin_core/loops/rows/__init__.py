@@ -1,4 +1,5 @@
 """Data that a resumed training reads on from the row where its checkpoint was made. See docs/rows.md.
+A dataset's other ways to the workers are in `driver.datasets`.
 
     batches = rows.from_torch(dataset, batch_size=32)
     for epoch in range(batches.epoch, 10):

@@ -40,8 +40,8 @@ def write(folder: str | Path, order: Order, position: Position) -> None:
 
 
 def read(checkpoint: Any, order: Order) -> Position:
-    """The position in a `ray.train.Checkpoint`, of this order; the start, if there is none or it is of another run (a warm
-    start). Only the position's file is read.
+    """The position in a `ray.train.Checkpoint`, of this order; the start if there is no checkpoint, or if it belongs to
+    another run (a warm start). Only the position's file is read.
 
     Raises SpecError if the data or its order has changed, or if a checkpoint of this run has no position; StorageError if
     the file is damaged or cannot be read.
@@ -68,13 +68,13 @@ def _check_order(stored: Stored, order: Order) -> None:
     rule = "; expected the same data in the same order, or a new run (`resume_from` takes the weights along)"
     if stored["rows"] != order["rows"]:
         raise SpecError(
-            f"rows: the checkpoint's position is of {stored['rows']:,} rows, but the dataset has {order['rows']:,}{rule}"
+            f"rows: got a dataset of {order['rows']:,} rows, and a checkpoint made with {stored['rows']:,}{rule}"
         )
     for name in ("seed", "shuffle"):
         if stored[name] != order[name]:
-            raise SpecError(f"{name}: got {order[name]}, but the checkpoint's position is of {name}={stored[name]}{rule}")
+            raise SpecError(f"{name}: got {order[name]}, and a checkpoint made with {name}={stored[name]}{rule}")
     if stored["data"] != order["data"]:
-        raise SpecError(f"rows: the checkpoint's position is of other data than the dataset's, of as many rows{rule}")
+        raise SpecError(f"rows: got other data than the checkpoint was made with, of as many rows{rule}")
 
 
 def _position(stored: Stored, path: str) -> Position:

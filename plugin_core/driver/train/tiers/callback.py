@@ -105,7 +105,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         known = {node: [rank for rank, nodes in record.nodes.items() if node in nodes] for node in alive}
         for node, rank, problem in self._asked(record.name, known):
             if problem:
-                self._journal.warn(f"the copy of {record.name} (rank {rank}) on node {node[:12]} is of no use: {problem}")
+                self._journal.warn(f"the copy of {record.name} (rank {rank}) on node {node[:12]} cannot be used: {problem}")
             else:
                 where[rank].append(node)
         # a worker may have died before it could tell that its peer has the part too

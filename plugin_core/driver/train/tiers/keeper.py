@@ -66,8 +66,8 @@ class Keeper:
         return [ReportedCheckpoint(self.resumes, self.resumes.record.metrics, ReportedCheckpointStatus.COMMITTED)]
 
     def keep(self, checkpoint: Checkpoint, number: int, name: str, upload: Upload | None = None) -> None:
-        """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th goes to storage too; returns
-        before it is there, but not before the last one is. Raises what an upload raised."""
+        """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th goes to storage too: this
+        waits for the previous upload, and not for its own. Raises what an upload raised."""
         self._ordinal += 1
         part = self._kept(checkpoint, name)
         if self._ordinal % self._every == 0 or part is None:
