@@ -13,8 +13,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from dagster import AssetExecutionContext, AssetKey, AssetsDefinition, Failure, MaterializeResult, MetadataValue, asset
-from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
+    DagsterExecutionInterruptedError,
+    Failure,
+    MaterializeResult,
+    MetadataValue,
+    asset,
+)
 
 from plugin_core.engine import (
     Cluster,

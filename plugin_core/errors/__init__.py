@@ -26,7 +26,7 @@
         └── FencedError           a later attempt owns the run
 
 Each class defines whether the engine should retry (`retryable`), the exit code of the driver and the CLI (`exit_code`),
-and the outcome recorded for the attempt (`outcome`). Whoever raises an error words it; nothing here knows of runs or clusters.
+and the outcome recorded for the attempt (`outcome`). Whoever raises an error words it; nothing here knows of runs.
 """
 
 from __future__ import annotations

@@ -113,9 +113,7 @@ def test_other_files_of_as_many_rows_are_refused(run: Training, tmp_path: Path) 
     batches = rows.read_parquet(str(place), batch_size=4)
     run.save([batches])
     (place / "d.parquet").rename(place / "e.parquet")
-    with pytest.raises(
-        SpecError, match="got other data than the checkpoint was made with, of as many rows; expected"
-    ):
+    with pytest.raises(SpecError, match="got other data than the checkpoint was made with, of as many rows; expected"):
         rows.read_parquet(str(place), batch_size=4)
 
 
