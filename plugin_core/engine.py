@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from plugin_core.storage.threads import in_own_loop as in_own_loop
     from plugin_core.storage.threads import in_thread as in_thread
     from plugin_core.storage.threads import run_sync as run_sync
+    from plugin_core.supervisor.cancel import acancel as acancel
+    from plugin_core.supervisor.cancel import cancel as cancel
     from plugin_core.supervisor.events import Event as Event
     from plugin_core.supervisor.events import Line as Line
     from plugin_core.supervisor.events import Log as Log
@@ -80,8 +82,6 @@ if TYPE_CHECKING:
     from plugin_core.supervisor.report import metric_rows as metric_rows
     from plugin_core.supervisor.report import trial_rows as trial_rows
     from plugin_core.supervisor.supervisor import Supervisor as Supervisor
-    from plugin_core.supervisor.supervisor import acancel as acancel
-    from plugin_core.supervisor.supervisor import cancel as cancel
     from plugin_core.supervisor.supervisor import prepare as prepare
 
 #: The names, by the module that defines them. A test compares this list with the imports above.
@@ -116,6 +116,7 @@ _PUBLIC = {
     "supervisor.generations": "newest_run",
     "supervisor.progress": "Reading",
     "supervisor.report": "effective_time_of markdown_report metric_rows trial_rows",
-    "supervisor.supervisor": "Supervisor acancel cancel prepare",
+    "supervisor.cancel": "acancel cancel",
+    "supervisor.supervisor": "Supervisor prepare",
 }
 __all__, __getattr__ = lazy_exports(__name__, _PUBLIC)

@@ -53,7 +53,8 @@ def cancel(
     run: RunArgument, storage: Storage = None, address: Address = None, token: Token = None, as_json: Json = False
 ) -> None:
     """Cancel a run and wait until its job has ended; safe to repeat."""
-    from plugin_core.supervisor.supervisor import acancel, run_sync
+    from plugin_core.supervisor.cancel import acancel
+    from plugin_core.supervisor.supervisor import run_sync
 
     rundir = open_run(run, storage)
     rundir.read_record()

@@ -13,7 +13,8 @@ from devtools.chaos import WORKS, Proxy, Running, Trail, Work, drivers, nothing_
 from plugin_core import LocalCluster, RayCluster, ScalingConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import StepCancelledError
-from plugin_core.supervisor.supervisor import acancel, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import run_sync
 
 ONE = ScalingConfig(num_workers=1)
 

@@ -24,8 +24,9 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, read_reports
 from plugin_core.runs.rehearsal import FORGETS, RESUMES
 from plugin_core.specs.common import NcclHang
+from plugin_core.supervisor.cancel import acancel
 from plugin_core.supervisor.rehearse import rehearse
-from plugin_core.supervisor.supervisor import acancel, run_sync
+from plugin_core.supervisor.supervisor import run_sync
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,7 +19,7 @@ from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.specs.results import TrainResult
-from plugin_core.supervisor.supervisor import cancel
+from plugin_core.supervisor.cancel import cancel
 from tests.support import framework_loops
 from tests.support.framework_table import INELASTIC
 

@@ -22,7 +22,8 @@ from plugin_core.clusters.local_head import Head
 from plugin_core.clusters.secrets import VARIABLE
 from plugin_core.errors import ClusterUnreachableError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor.supervisor import acancel, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import run_sync
 from tests.support.canaries import CommandLines, canary, found_in, found_under
 
 READ_BY_A_CHILD = "import os, pathlib; print(pathlib.Path(os.environ['SERVICE_FILE']).read_text('utf-8'), end='')"

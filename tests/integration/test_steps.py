@@ -33,7 +33,8 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
 from plugin_core.specs import CheckpointConfig, FailureConfig
 from plugin_core.storage.location import Location
-from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 
 
 def train_spec(storage: str, name: str = "train", **fields: Any) -> TrainSpec:

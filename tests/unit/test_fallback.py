@@ -27,7 +27,8 @@ from plugin_core.errors import (
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import timings
-from plugin_core.supervisor.supervisor import Supervisor, acancel, prepare, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_kubernetes import FakeKubernetes
 from tests.support.fake_steps import spec_at
 

@@ -16,7 +16,7 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.find import find_cluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
-from plugin_core.supervisor.supervisor import cancel
+from plugin_core.supervisor.cancel import cancel
 from tests.support.fake_kubernetes import FakeKubernetes
 from tests.support.fake_steps import spec_at
 
@@ -250,7 +250,8 @@ def test_a_cancelled_step_releases_as_a_failed_one(
     rundir = RunDir.of(spec_at(tmp_path))
 
     async def cancelled() -> None:
-        from plugin_core.supervisor.supervisor import acancel, arun
+        from plugin_core.supervisor.cancel import acancel
+        from plugin_core.supervisor.supervisor import arun
 
         task = asyncio.create_task(arun(spec_at(tmp_path), cluster))
         await asyncio.to_thread(wait_until, lambda: ray.jobs)

@@ -14,7 +14,8 @@ from plugin_core.clusters import kuberay
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError, StepCancelledError
 from plugin_core.supervisor import timings
-from plugin_core.supervisor.supervisor import Supervisor, acancel, prepare, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_kubernetes import FakeKubernetes
 from tests.support.fake_steps import spec_at
 

@@ -24,7 +24,8 @@ from plugin_core.errors import (
 )
 from plugin_core.runs.directory import Intent, RunDir
 from plugin_core.specs import Limits
-from plugin_core.supervisor.supervisor import Event, Supervisor, acancel, prepare, run_sync
+from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.supervisor import Event, Supervisor, prepare, run_sync
 from tests.support.fake_steps import LOOP, spec_at
 
 
