@@ -12,7 +12,7 @@ _LOSSES = (
     (re.compile(r"running low on memory|OutOfMemoryError"), "host_oom"),
     (re.compile(r"preempt", re.IGNORECASE), "preempted"),
     (re.compile(r"node has died|node died|node was dead|owner's node"), "node_lost"),
-    (re.compile(r"connection error code 2|unexpected system error|actor died unexpectedly"), "worker_lost"),
+    (re.compile(r"connection error code 2|unexpected system error|actor died unexpectedly|is unavailable"), "worker_lost"),
 )
 #: Exception classes of the frameworks for a GPU without memory, and their texts where the class says nothing.
 _GPU_OOM = re.compile(

@@ -1,8 +1,10 @@
-"""Calls a function on a given node."""
+"""Calls a function on a given node; asks whether a node is there."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import ray
@@ -10,6 +12,18 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 T = TypeVar("T")
+#: Seconds for a connection to the raylet of a node.
+CONNECT_S = 3.0
+
+
+def raylet_answers(node: str) -> bool:
+    """Whether the raylet of `node` (its id) takes connections. Ray itself takes some 15 s to see that a node is gone."""
+    for known in ray.nodes():
+        if known["NodeID"] == node and known["Alive"]:
+            with suppress(OSError):
+                socket.create_connection((known["NodeManagerAddress"], known["NodeManagerPort"]), CONNECT_S).close()
+                return True
+    return False
 
 
 def call_on(node: str, function: Callable[[], T], timeout_s: float) -> T | None:

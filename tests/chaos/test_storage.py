@@ -147,7 +147,7 @@ def test_a_flipped_byte_of_the_newest_checkpoint_costs_one_interval(
     assert result.metrics["total"] == sum(range(12))
     resumed = next(entry["first"] for entry in trail.entries() if entry["pid"] != pid)
     assert resumed == 3, "the checkpoint before"
-    assert (result.run.attempt, running.causes()) == (2, ["storage"])
+    assert (result.run.attempt, running.causes()) == (2, ["worker_lost", "storage"])
     told = running.texts("phase") + running.texts()
     assert any("checkpoint_a001_000002 is damaged (state.json fails its CRC-32 check)" in text for text in told), told
 

@@ -141,7 +141,7 @@ def test_a_framework_calls_its_own_callbacks_in_each_worker(
 @pytest.mark.slow
 def test_a_framework_callback_that_raises_fails_the_step_as_the_users_code(tmp_path: Path, cluster: LocalCluster) -> None:
     with pytest.raises(UserCodeError, match="the rounds are over") as caught:
-        run(trees_at(tmp_path, "xgboost", [switches.xgboost_failing]), cluster)
+        run(trees_at(tmp_path, "xgboost", ["devtools.switches:xgboost_failing"]), cluster)
     assert not caught.value.retryable
 
 

@@ -25,7 +25,7 @@ def loop(config: dict[str, Any]) -> None:
     import ray.train
 
     for step in range(2):
-        ray.train.report({"loss": config["lr"] / (step + 1)}, save({"lr": config["lr"]}))
+        ray.train.report({"loss": config["lr"] / (step + 1)}, save({"lr": config["lr"], "epoch": step}))
 
 
 def evaluate(checkpoint: Any) -> dict[str, Any]:

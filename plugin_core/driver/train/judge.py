@@ -39,9 +39,9 @@ class Verdict:
 @dataclass
 class Judge:
     """`max_failures`: how many failures without a rule replace the workers; -1: no limit. `config`: the train function's.
-    `there`: lists what the run directory has. `checkpoints`: the last ones registered so far, in order. `workers`: the
-    processes of the present worker group, by rank. `newest`: the newest checkpoint on the workers' nodes, if they keep
-    them."""
+    `there`: lists what the run directory has. `answers`: whether a node is there. `checkpoints`: the last ones registered
+    so far, in order. `workers`: the processes of the present worker group, by rank. `newest`: the newest checkpoint on the
+    workers' nodes, if they keep them."""
 
     max_failures: int = 0
     policy: FailurePolicy = field(default_factory=FailurePolicy)
@@ -49,6 +49,7 @@ class Judge:
     config: dict[str, Any] = field(default_factory=dict)
     there: Callable[[], list[str]] = list
     oom: OomWatch | None = None
+    answers: Callable[[str], bool] = bool
     checkpoints: deque[str] = field(default_factory=lambda: deque(maxlen=CHECKPOINTS))
     workers: dict[int, Process] = field(default_factory=dict)
     newest: str = ""
@@ -76,7 +77,7 @@ class Judge:
         return self._last[1]
 
     def _judge(self, error: BaseException, final: bool) -> Verdict:
-        failure = restarts.diagnose(error, self.workers, self.oom)
+        failure = restarts.diagnose(error, self.workers, self.oom, self.answers)
         ours = classify(error)
         rule = None if isinstance(ours, (RestartError, GaveUpError)) else self.policy.rule(failure.cause)
         entry: dict[str, Any] = {"cause": failure.cause, **({"node": failure.node} if failure.node else {})}

@@ -28,6 +28,20 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
             f"preprocessor: got a function that returns {type(made).__name__}; expected one that returns a"
             " preprocessor from ray.data.preprocessors"
         )
-    fitted = made.fit(datasets["train"])
+    fitted = _fit(made, datasets["train"])
     place.write(cloudpickle.dumps(fitted))
     return fitted
+
+
+def _fit(preprocessor: Any, dataset: Any) -> Any:
+    """Fit it. The placement group of a search's trial has no CPUs, and would take in the tasks of Ray Data's aggregations
+    (ray 2.60): from there it is done in a task outside of the group."""
+    import ray
+
+    if ray.util.get_current_placement_group() is None:
+        return preprocessor.fit(dataset)
+
+    def fit() -> Any:
+        return preprocessor.fit(dataset)
+
+    return ray.get(ray.remote(num_cpus=0, scheduling_strategy="DEFAULT")(fit).remote())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from plugin_core.driver.train.oom import OomWatch
@@ -45,14 +45,22 @@ def counts(error: BaseException) -> bool:
     return not any(getattr(cause, "preempted", False) for cause in causes)
 
 
-def diagnose(error: BaseException, workers: Mapping[int, Process], oom: OomWatch | None = None) -> Failure:
-    """`workers`: the processes of the worker group, by rank. `oom`: knows whether the kernel killed for memory."""
+def diagnose(
+    error: BaseException,
+    workers: Mapping[int, Process],
+    oom: OomWatch | None = None,
+    answers: Callable[[str], bool] = bool,
+) -> Failure:
+    """`workers`: the processes of the worker group, by rank. `oom`: knows whether the kernel killed for memory. `answers`:
+    whether a node is there."""
     (cause, blamed), found = cause_of(error), unwrapped(error)
     lost = {rank: each for rank, each in found.items() if is_infrastructure(each)}
     rank = blamed if blamed is not None else next(iter(lost or found))
     who, node = f"worker rank {rank}", ""
     if rank in workers:
         who, node = f"{who} ({workers[rank]})", workers[rank].node
+    if cause == "worker_lost" and node and not answers(node):
+        cause = "node_lost"
     if cause in _BECAME:
         return _process_gone(cause, who, node, sum(bool(loss(each)) for each in lost.values()), oom)
     if cause == "bad_node":

@@ -66,7 +66,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     from plugin_core.driver.train.judge import Judge
     from plugin_core.driver.train.user_callbacks import users_callbacks
     from plugin_core.ray_internals.in_process import run_controller_here
-    from plugin_core.ray_internals.on_node import call_on
+    from plugin_core.ray_internals.on_node import call_on, raylet_answers
     from plugin_core.ray_internals.trainer import leave_out_helpers
 
     loop = _train_loop(context) if spec.train_loop_per_worker else None
@@ -99,6 +99,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         config=spec.train_loop_config,
         there=functools.partial(_names, uri),  # a filesystem would lose some of its options on its way to an actor
         oom=OomWatch(functools.partial(call_on, function=oom.kills, timeout_s=KILLS_S)),
+        answers=raylet_answers,
     )
     standing = standing_of(context.rundir, history)
     journal = JournalCallback(uri, attempt, standing, on_report, all_ranks=spec.report_all_ranks, judge=judge)
