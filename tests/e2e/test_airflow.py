@@ -44,7 +44,7 @@ def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: A
     assert train["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 1}
     assert train["metrics"] == {"epoch": 3, "started_at": 0, "workers": 2, "nan": None}
     assert Path(train["checkpoint"]["uri"], "state.json").exists()
-    assert re.match(r"\d+\.\d% of .*useful", airflow.xcom("chain", run_id, "train", "effective_training_time"))
+    assert re.match(r"\d+\.\d% of ", airflow.xcom("chain", run_id, "train", "effective_training_time"))
 
     evaluation = airflow.xcom("chain", run_id, "evaluate")
     assert (evaluation["metrics"], evaluation["passed"]) == ({"score": 3.0, "rows": 20}, True)

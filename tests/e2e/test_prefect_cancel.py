@@ -26,7 +26,12 @@ def cancelled(run: Run, steps: int = 1) -> None:
     run.cancel()
     run.wait_for("Cancelled")
     jobs_ended(run, steps)
-    wait_until(lambda: {task.state_name for task in run.tasks()} == {"Cancelled"}, "the end of its tasks")
+
+
+def its_task_says_so(run: Run) -> None:
+    """Not as one that crashed."""
+    wait_until(lambda: run.tasks()[0].state_name == "Failed", "the end of its task")
+    assert "StepCancelledError: the " in str(run.tasks()[0].state.message)
 
 
 def jobs_ended(run: Run, steps: int = 1) -> None:
@@ -41,11 +46,15 @@ def jobs_ended(run: Run, steps: int = 1) -> None:
 def test_a_cancel_stops_the_job_of_a_task_that_a_served_flow_calls(
     client: SyncPrefectClient, served: Process, storage: Path
 ) -> None:
-    cancelled(start(client, "direct/served", storage))
+    run = start(client, "direct/served", storage)
+    cancelled(run)
+    its_task_says_so(run)
 
 
 def test_a_cancel_stops_the_job_of_a_submitted_task(client: SyncPrefectClient, served: Process, storage: Path) -> None:
-    cancelled(start(client, "submitted/served", storage))
+    run = start(client, "submitted/served", storage)
+    cancelled(run)
+    its_task_says_so(run)
 
 
 @slow
