@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from PIL import Image
 from prefect.client.orchestration import get_client
 
 from devtools.chaos import Running, drivers, kill, wait_until
@@ -32,7 +33,7 @@ WIDTH = 1400
 LONG, TOO_MUCH = 60, 0.999
 #: As root, and without asking anything of the network.
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-#: The flows of `devtools.pictures.flows` whose page is photographed, and words on it.
+#: The flows of `devtools.pictures.flows` that are photographed, and words on the page.
 SHOWN = {
     "killed": ("Completed", "was killed"),
     "gate": ("Completed", "failed: accuracy"),
@@ -93,7 +94,12 @@ def shoot(page: Any, file: Path, *words: str, height: int = 900) -> None:
     for each in words:
         page.get_by_text(each).first.wait_for()
     page.wait_for_timeout(1000)  # what moves in, has moved in
-    page.screenshot(path=str(file))
+    save(Image.open(io.BytesIO(page.screenshot())), file)
+
+
+def save(picture: Image.Image, file: Path) -> None:
+    """With 256 colours, which do for a page, in a third of the space."""
+    picture.convert("RGB").quantize(256).save(file, optimize=True)
 
 
 def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
@@ -126,10 +132,8 @@ def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
 
 
 def connection_form(page: Any, url: str, file: Path) -> None:
-    """Its two sections side by side; the form opens one at a time."""
-    from PIL import Image
-
-    page.set_viewport_size({"width": WIDTH, "height": 1400})
+    """Its two sections side by side; the form opens the first one, and one at a time."""
+    page.set_viewport_size({"width": 1000, "height": 1800})
     page.goto(f"{url}/connections")
     page.get_by_role("button", name="Add Connection").click()
     form = page.get_by_role("dialog")
@@ -138,14 +142,16 @@ def connection_form(page: Any, url: str, file: Path) -> None:
     page.keyboard.type("Ray cluster")
     page.keyboard.press("Enter")
     parts = []
-    for section in ("Standard Fields", "Extra Fields"):
-        form.get_by_text(section, exact=True).click()
+    for label in ("Host", "Storage path"):
+        if label == "Storage path":
+            form.get_by_text("Extra Fields", exact=True).click()
+        form.get_by_text(label, exact=True).wait_for()
         page.wait_for_timeout(1000)  # it unfolds
         parts.append(Image.open(io.BytesIO(form.screenshot())))
     both = Image.new("RGB", (sum(part.width for part in parts) + 24, max(part.height for part in parts)), "white")
     both.paste(parts[0], (0, 0))
     both.paste(parts[1], (parts[0].width + 24, 0))
-    both.save(file)
+    save(both, file)
 
 
 def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
@@ -160,8 +166,9 @@ def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
         shoot(page, images / "prefect-report.png", "run directory", "loss", height=1000)
         for name, words in SHOWN.items():
             run = flow_run(name, storage, head if name == "killed" else None)
-            page.goto(f"{ui}/runs/flow-run/{run}")
-            shoot(page, images / f"prefect-{name}.png", *words, height=1400)
+            # that of the evaluation, whose log would be below that of the training
+            page.goto(f"{ui}/runs/task-run/{last_task_of(run)}" if name == "gate" else f"{ui}/runs/flow-run/{run}")
+            shoot(page, images / f"prefect-{name}.png", *words, height=1000 if name == "gate" else 1700)
 
 
 def flow_run(name: str, storage: str, head: Head | None = None) -> str:
@@ -177,6 +184,12 @@ def flow_run(name: str, storage: str, head: Head | None = None) -> str:
     with get_client(sync_client=True) as client:
         newest = max(client.read_flow_runs(), key=lambda run: run.created)
     return str(newest.id)
+
+
+def last_task_of(run: str) -> str:
+    with get_client(sync_client=True) as client:
+        found = [each for each in client.read_task_runs() if str(each.flow_run_id) == run]
+    return str(max(found, key=lambda task: task.created).id)
 
 
 def report_of(run: str) -> str:
@@ -206,4 +219,6 @@ def mlflow(page: Any, images: Path, folder: Path) -> None:
         if result.run.attempt != 3:
             raise RuntimeError(f"the run took {result.run.attempt} attempts; expected 3")
         page.goto(f"{result.tracking['mlflow']}/model-metrics")
-        shoot(page, images / "mlflow-run.png", "Model metrics (2)", height=640)
+        page.get_by_role("button", name="Close").first.click()  # MLflow's assistant
+        page.get_by_placeholder("Search metric charts").fill("loss")
+        shoot(page, images / "mlflow-run.png", "digits (loss)", height=640)

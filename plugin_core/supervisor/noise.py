@@ -42,6 +42,7 @@ KNOWN = {
     r".*PreemptionWatcher.* actor restart will fail": "an actor that is not meant to restart",
     r".*`?exclude_resources`? is deprecated": "Ray Data warns of a call of its own",
     r"\s+self\.exclude_resources = exclude_resources": "the second line of that warning",
+    r"Using blocking ray\.get inside async actor\.": "Ray Train does so in an actor of its own",
     r".*ListFiles.*InterruptedError": "Ray Data stops reading once it has enough rows",
     r".*InterruptedError.*ListFiles": "Ray Data stops reading once it has enough rows",
     # after a cancel

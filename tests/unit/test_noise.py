@@ -42,6 +42,7 @@ def test_a_reader_of_ray_data_that_stops_early_is_no_error() -> None:
     "(TrainController pid=1) [2026-11-23 12:25:30,652 E 1 7] core_worker.cc:2465: Actor with class name: 'P",
     "(pid=gcs_server) [2026-11-23 12:28:15,916 E 9 9] (gcs_server) gcs_actor_scheduler.cc:538: Failed to kill actor 57",
     "(DatasetManager pid=3) /v/options.py:436: RayDeprecationWarning: `ExecutionOptions.exclude_resources` is deprecated",
+    "(DatasetManager pid=3) Using blocking ray.get inside async actor. This blocks the event loop. Please use `await`",
     "(ListFiles pid=3) ray.exceptions.RayTaskError(InterruptedError): ListFiles() InterruptedError",
     "*** SIGTERM received at time=1795437249 on cpu 1 ***",
     "    @     0x7f30d3929890         64  (unknown)",
