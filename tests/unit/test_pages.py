@@ -46,3 +46,16 @@ def test_the_install_without_ray_names_all_other_dependencies() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]}
     assert set(line.split()) == names - {"ray"}
+
+
+STEPS = (
+    *("data", "rows", "validation", "evaluate", "tune", "batch-inference", "retraining", "ray-jobs", "checkpoint-tiers"),
+    *("rehearsal", "tracking", "effective-training-time", "testing", "dagster"),
+)
+
+
+@pytest.mark.parametrize("page", STEPS)
+def test_a_page_shows_an_example_its_options_and_its_errors(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert "```python\n" in text or "```bash\n" in text or "```yaml\n" in text
+    assert {"## Options", "## Errors"} <= set(text.splitlines())
