@@ -13,8 +13,10 @@ from plugin_core.storage.uris import OPTIONS, SECRET, quoted
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: S3 options that a URI need not say: each process has its own.
-_S3_OURS = {"connect_timeout", "request_timeout", "background_writes", "load_frequency"}
+#: Options that a URI need not say: each process has its own.
+_OURS = {"connect_timeout", "request_timeout", "background_writes", "load_frequency", "retry_time_limit"}
+#: pyarrow's names of options → those of the libraries that open gs:// and abfs://.
+_NAMES = {"project_id": "project", "default_bucket_location": "default_location"}
 #: fsspec's protocols → the schemes that open them.
 _SCHEMES = {
     "file": "file",
@@ -30,8 +32,8 @@ _OTHERWISE = "expected a URI as storage_path, and credentials from the environme
 
 
 def uri_of(filesystem: FileSystem, path: str) -> str:
-    """The URI of `path` on `filesystem`: pyarrow's local one, S3, a part of another, or one of fsspec's. Raises ValueError
-    for one that no URI can describe; the message has no values of its options."""
+    """The URI of `path` on `filesystem`: pyarrow's local one, S3, GCS, Azure, a part of another, or one of fsspec's. Raises
+    ValueError for one that no URI can describe; the message has no values of its options."""
     from pyarrow import fs
 
     match filesystem:
@@ -40,7 +42,14 @@ def uri_of(filesystem: FileSystem, path: str) -> str:
         case fs.LocalFileSystem():
             return path
         case fs.S3FileSystem():
-            return _s3(filesystem, path)
+            region = filesystem.region
+            return _uri("s3", path, {"region": region, **_given(filesystem, fs.S3FileSystem(region=region))})
+        case fs.GcsFileSystem():
+            return _gcs(filesystem, path)
+        case fs.AzureFileSystem():
+            (account,) = _options(filesystem, "account_name").values()
+            given = _given(filesystem, fs.AzureFileSystem(account))
+            return _uri("abfs", path, {"account_name": account, **given})
         case fs.PyFileSystem() if isinstance(filesystem.handler, fs.FSSpecHandler):
             return _fsspec(filesystem.handler.fs, path)
         case fs.FileSystem():
@@ -49,13 +58,30 @@ def uri_of(filesystem: FileSystem, path: str) -> str:
             raise ValueError(f"got a {type(filesystem).__name__}; expected a pyarrow.fs.FileSystem")
 
 
-def _s3(filesystem: Any, path: str) -> str:
-    from pyarrow.fs import S3FileSystem
+def _gcs(filesystem: Any, path: str) -> str:
+    from pyarrow.fs import GcsFileSystem
 
+    given = _given(filesystem, GcsFileSystem())
+    scheme = given.pop("scheme", "https")
+    if (endpoint := given.pop("endpoint_override", None)) is not None:
+        given["endpoint_url"] = f"{scheme}://{endpoint}"
+    return _uri("gs", path, {_NAMES.get(name, name): value for name, value in given.items()})
+
+
+def _options(filesystem: Any, *names: str) -> dict[str, Any]:
+    """What a filesystem of pyarrow was made with; of these names, if there are any. Only its pickled form tells all."""
     _, (options,) = filesystem.__reduce__()
-    _, (defaults,) = S3FileSystem(region=options["region"]).__reduce__()
-    given = {name: value for name, value in options.items() if value and value != defaults[name] and name not in _S3_OURS}
-    return _uri("s3", path, {"region": options["region"], **given})
+    return {name: value for name, value in options.items() if not names or name in names}
+
+
+def _given(filesystem: Any, plain: Any) -> dict[str, Any]:
+    """Its options that differ from those of a `plain` one."""
+    defaults = _options(plain)
+    return {
+        name: value
+        for name, value in _options(filesystem).items()
+        if value and value != defaults[name] and name not in _OURS
+    }
 
 
 def _fsspec(filesystem: Any, path: str) -> str:

@@ -2,12 +2,14 @@
 
 import functools
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 from pyarrow.fs import (
+    AzureFileSystem,
     FSSpecHandler,
     GcsFileSystem,
     LocalFileSystem,
@@ -224,6 +226,8 @@ def test_a_partial_is_a_function_too() -> None:
 
 # ---- a filesystem object as storage
 
+NEVER = datetime(2100, 1, 1, tzinfo=UTC)
+
 
 def of_fsspec(protocol: str, **options: Any) -> Any:
     return PyFileSystem(FSSpecHandler(fsspec.filesystem(protocol, **options)))
@@ -244,6 +248,12 @@ def of_fsspec(protocol: str, **options: Any) -> Any:
             "runs",
             "s3://bucket/runs?allow_bucket_creation=true&region=us-east-1",
         ),
+        (
+            GcsFileSystem(endpoint_override="gcs:4443", scheme="http", project_id="ours"),
+            "bucket/runs",
+            "gs://bucket/runs?endpoint_url=http%3A%2F%2Fgcs%3A4443&project=ours",
+        ),
+        (AzureFileSystem("ours"), "box/runs", "abfs://box/runs?account_name=ours"),
         (
             of_fsspec("s3", endpoint_url="http://minio:9000"),
             "b/runs",
@@ -268,7 +278,9 @@ def test_a_filesystem_is_kept_as_its_uri(filesystem: Any, path: str, uri: str) -
         ),
         (of_fsspec("s3", key="canary"), "bucket/runs", "storage_filesystem: got a filesystem with its own key"),
         (S3FileSystem(region="us-east-1", anonymous=True), "b/runs", "anonymous, which a s3:// URI cannot say"),
-        (GcsFileSystem(anonymous=True), "bucket/runs", "got a GcsFileSystem, which no URI describes"),
+        (GcsFileSystem(anonymous=True), "bucket/runs", "anonymous, which a gs:// URI cannot say"),
+        (GcsFileSystem(access_token="canary", credential_token_expiration=NEVER), "b/runs", "with its own access_token"),
+        (AzureFileSystem("ours", account_key="Y2FuYXJ5"), "c/runs", "got a filesystem with its own account_key"),
         (of_fsspec("memory"), "runs", "got fsspec's 'memory'; expected one of"),
         ("s3", "runs", "storage_filesystem: got a str; expected a pyarrow.fs.FileSystem"),
         (LocalFileSystem(), "s3://bucket/runs", "storage_path: got 's3://bucket/runs' with storage_filesystem"),
