@@ -24,8 +24,11 @@ def checkpoint_of(rundir: RunDir, field: str) -> tuple[CheckpointRef, str]:
     else:
         spec = rundir.read_spec()
         if result is not None or not isinstance(spec, TrainSpec):
-            why = "which made no checkpoint" if result is not None else "which has no result yet"
-            raise SpecError(f"{field}: got {rundir.uri!r}, a run of kind {spec.kind!r}, {why}; expected a checkpoint")
+            why = "" if result is not None else " without a result yet"
+            raise SpecError(
+                f"{field}: got {rundir.uri!r}, a run of kind {spec.kind!r}{why}; expected a checkpoint, or the run of a"
+                " training, search or retraining"
+            )
         best, latest = best_and_latest(rundir, spec, History.read(rundir))
         which = "latest"
     if best is not None:
