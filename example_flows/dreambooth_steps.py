@@ -127,7 +127,9 @@ def train_loop(config: dict[str, Any]) -> None:
 
     for epoch in range(first_epoch, config["epochs"]):
         generator = torch.Generator().manual_seed(1000 * epoch + ray.train.get_context().get_world_rank())
-        batches = pictures.iter_batches(batch_size=config["batch_size"], local_shuffle_buffer_size=256)
+        batches = pictures.iter_batches(
+            batch_size=config["batch_size"], local_shuffle_buffer_size=256, local_shuffle_seed=epoch
+        )
         others = itertools.repeat(None)
         if prior is not None:
             others = itertools.cycle(list(prior.iter_batches(batch_size=config["batch_size"])))

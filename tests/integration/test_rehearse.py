@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from example_flows import dreambooth_steps
 from example_flows.frameworks import NAMES, example, installed
 from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec
 from plugin_core.runs.rehearsal import FORGETS, RESUMES, UNCLEAR, Verdict
@@ -68,13 +69,31 @@ def test_a_resumed_training_that_ends_early_counts_wrong(cluster: LocalCluster) 
     assert "ends after report" in found.findings[0].says
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["digits", *NAMES])
-def test_an_example_resumes(cluster: LocalCluster, name: str) -> None:
-    if name != "digits" and name not in installed():
+def dreambooth(folder: Path) -> TrainSpec:
+    """The first training of `example_flows/dreambooth.py`."""
+    pytest.importorskip("diffusers")
+    return TrainSpec(
+        train_loop_per_worker=dreambooth_steps.train_loop,
+        train_loop_config={"epochs": 8, "lr": 0.002, "batch_size": 16},
+        scaling_config=ScalingConfig(num_workers=2),
+        datasets={"pictures": dreambooth_steps.make_pictures(str(folder))["class"]},
+    )
+
+
+def given(name: str, folder: Path) -> Any:
+    if name == "digits":
+        return load_spec(Path("example_flows/digits.yaml"))
+    if name == "dreambooth":
+        return dreambooth(folder)
+    if name not in installed():
         pytest.skip(f"{name} is not installed")
-    given = load_spec(Path("example_flows/digits.yaml")) if name == "digits" else example(name).SPEC
-    found = rehearse(given, cluster)
+    return example(name).SPEC
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["digits", "dreambooth", *NAMES])
+def test_an_example_resumes(cluster: LocalCluster, tmp_path: Path, name: str) -> None:
+    found = rehearse(given(name, tmp_path), cluster)
     assert (found.verdict, found.findings) == (RESUMES, ()), found
 
 
