@@ -10,7 +10,7 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
 
-from plugin_core.engine import SpecError, StepSpec, fields_fingerprint, fingerprint, make_record, run_name
+from plugin_core.engine import SpecError, StepSpec, fields_fingerprint, fingerprint, make_record, run_name, shown
 
 SpecT = TypeVar("SpecT", bound=StepSpec)
 
@@ -88,8 +88,8 @@ def run_name_of(spec: StepSpec, record: dict[str, Any], key: str | None, call: C
         return spec.run_config.name
     if not call.flow_runs:
         raise SpecError("run_config.name: missing; required outside a flow run")
-    if key is not None and not key.strip():
-        raise SpecError(f"key: got {key!r}; expected a word that names the step within its flow")
+    if key is not None and not (isinstance(key, str) and key.strip()):
+        raise SpecError(f"key: got {shown(key)}; expected a word that names the step within its flow")
     name = key if key is not None else f"{record['kind']}-{fields_fingerprint(record)}"
     return run_name(call.root, *call.path, name)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.fuzz.case import Case
 from tests.fuzz.clusters import cluster_cases
+from tests.fuzz.engines import engine_cases
 from tests.fuzz.files import file_cases
 from tests.fuzz.rundirs import head_cases, rundir_cases
 from tests.fuzz.specs import Mutation, pairs, singles
@@ -26,7 +27,7 @@ def all_cases(seed: int, share: float = 1.0) -> list[Case]:
     mutations = [*singles(), *pairs(seed, PAIRS)]
     for way in WAYS:
         found += _first(spec_cases(way, _spread(mutations, draw)), round(DRAWN[way] * share))
-    for cases in (cluster_cases(), rundir_cases(), head_cases()):
+    for cases in (cluster_cases(), engine_cases(), rundir_cases(), head_cases()):
         found += draw.sample(every := list(cases), min(len(every), round(OTHERS * share)))
     return [*found, *_first(iter(draw.sample(files := list(file_cases()), len(files))), round(len(files) * share))]
 

@@ -1,4 +1,4 @@
-"""Options of clusters: from Python, from an Airflow connection, from a Prefect block."""
+"""Options of clusters: from Python, and from an Airflow connection."""
 
 from __future__ import annotations
 
