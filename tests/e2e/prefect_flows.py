@@ -23,6 +23,7 @@ from plugin_core import (
     FailureConfig,
     KubeRayCluster,
     KubeRaySettings,
+    LocalCluster,
     RayJobSpec,
     RunConfig,
     ScalingConfig,
@@ -254,6 +255,17 @@ def shared_by_tasks(storage: str, cluster: str) -> None:
     start_cluster(place)
     assert ray_task(double, key="first", cluster=place, run_config=RunConfig(storage_path=storage))([1]) == [2]
     end_cluster(place)
+
+
+@flow
+def queued_and_falling_back(storage: str, cluster: str) -> None:
+    """One step waits in a queue of Kueue; the next one moves on from a cluster that nobody answers for."""
+    given = json.loads(cluster)
+    place = KubeRayCluster(**given, settings=KubeRaySettings(image="registry/work:1"), queue="gpus")
+    config = RunConfig(storage_path=storage)
+    assert ray_task(double, key="queued", cluster=place, run_config=config)([1]) == [2]
+    nobody = KubeRayCluster(**{**given, "name": "nobody", "address": "http://127.0.0.1:9"}, start_timeout_s=3.0)
+    assert ray_task(double, key="moved", cluster=[nobody, LocalCluster()], run_config=config)([2]) == [4]
 
 
 SERVED = (direct, submitted, mapped, awaited, in_a_subflow, hooked, suspended)

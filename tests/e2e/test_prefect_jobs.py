@@ -60,3 +60,18 @@ def test_the_page_for_users_of_prefect_ray_runs_as_written(own_flows: Flows, tmp
     assert "[0, 1] [0, 1, 2]" in done.stdout
     names = {task.name.partition("-")[0] for task in own_flows.tasks("count_to")}
     assert names == {"shout", "shout loudly"}
+
+
+def test_a_step_waits_in_a_queue_and_another_moves_on_from_a_cluster_that_is_not_there(
+    own_flows: Flows, head: Head, tmp_path: Path
+) -> None:
+    with FakeKubernetes(tmp_path, token=head.token) as kubernetes:
+        place = {"kubeconfig": str(kubernetes.kubeconfig), "address": head.address, "python": sys.executable}
+        name = "queued_and_falling_back"
+        process = own_flows.start(name, "", json.dumps({"name": "flow", **place}))
+        assert process.wait(timeout=600) == 0, log(own_flows, name)
+    told = (own_flows.folder / f"{name}.log").read_text()
+    assert "queued: RayCluster default/flow-" in told
+    assert "waits in Kueue's queue gpus, 2 ahead" in told
+    assert "moving on to a local Ray head" in told
+    eventually(lambda: [task.state_name for task in own_flows.tasks(name)], ["Completed", "Completed"])
