@@ -96,7 +96,7 @@ def check_predictions(name: str, result: TrainResult) -> None:
 SMOKE = [
     name
     for name in NAMES
-    if name not in ("torch", "fsdp", "local_shuffle", "lora", "vit", *TREES) and not name.startswith(COMBINED)
+    if name not in ("torch", "fsdp", "local_shuffle", "lora", "vit") and not name.startswith(COMBINED)
 ]
 
 
@@ -199,6 +199,7 @@ def test_workers_that_train_alone_fail_with_what_to_change(
         execute(spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["xgboost", "lightgbm"])
 def test_declared_trees_stop_early_with_the_best_model(name: str, tmp_path: Path, here: None) -> None:
     spec = example(name).SPEC
