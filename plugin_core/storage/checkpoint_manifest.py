@@ -24,7 +24,6 @@ from plugin_core.storage.threads import parallel
 
 if TYPE_CHECKING:
     import ray.train
-    from pyarrow.fs import FileInfo
 
 FOLDER = ".manifest"
 #: The suffix of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
@@ -79,35 +78,45 @@ def problem(checkpoint: Location) -> str:
     Raises StorageError if that cannot be determined."""
     lists = checkpoint.child(FOLDER)
     names = lists.names()
-    there: dict[str, FileInfo] | None = None
-    for name, files in zip(names, parallel(lambda name: _files(lists.child(name)), names), strict=True):
-        if files is None:
-            return f"{FOLDER}/{name} is torn"
-        there = there if there is not None else checkpoint.files()
-        for path, (size, _) in files.items():
-            found = there.get(path)
-            if found is None or found.size != size:
-                return f"{path} is missing" if found is None else f"{path} has {found.size} of {size} bytes"
+    expected, torn = _merged(zip(names, parallel(lambda name: _files(lists.child(name)), names), strict=True))
+    if torn or not expected:
+        return torn
+    there = checkpoint.files()
+    for path, versions in expected.items():
+        found, sizes = there.get(path), sorted({size for size, _ in versions})
+        if found is None or found.size not in sizes:
+            return f"{path} is missing" if found is None else f"{path} has {found.size} of {sizes[0]} bytes"
     return ""
 
 
 def mismatch(folder: Path) -> str:
     """The first mismatch between a local folder's files, read byte by byte, and their manifest; "" if there is none."""
-    expected: dict[str, tuple[int, int]] = {}
-    for file in sorted((folder / FOLDER).glob("*.json")):
-        files = _parse(file.read_bytes())
-        if files is None:
-            return f"{FOLDER}/{file.name} is torn"
-        expected |= files
-    found = parallel(lambda path: _mismatch(folder, path, *expected[path]), list(expected), at_once=os.cpu_count() or 1)
+    files = sorted((folder / FOLDER).glob("*.json"))
+    expected, torn = _merged((file.name, _parse(file.read_bytes())) for file in files)
+    if torn:
+        return torn
+    found = parallel(lambda path: _mismatch(folder / path, path, expected[path]), list(expected), os.cpu_count() or 1)
     return next(filter(None, found), "")
 
 
-def _mismatch(folder: Path, path: str, size: int, crc32: int) -> str:
-    file = folder / path
-    if not file.is_file() or file.stat().st_size != size:
+def _mismatch(file: Path, path: str, versions: set[tuple[int, int]]) -> str:
+    if not file.is_file() or file.stat().st_size not in {size for size, _ in versions}:
         return f"{path} is missing or truncated"
-    return f"{path} fails its CRC-32 check" if _crc32(file) != crc32 else ""
+    return "" if _crc32(file) in {crc32 for _, crc32 in versions} else f"{path} fails its CRC-32 check"
+
+
+def _merged(
+    lists: Iterable[tuple[str, dict[str, tuple[int, int]] | None]],
+) -> tuple[dict[str, set[tuple[int, int]]], str]:
+    """Path → size and CRC-32 by each rank's list, since ranks may write files of one name, and one of them is last; and
+    which list is torn, "" if none is."""
+    expected: dict[str, set[tuple[int, int]]] = {}
+    for name, files in lists:
+        if files is None:
+            return {}, f"{FOLDER}/{name} is torn"
+        for path, version in files.items():
+            expected.setdefault(path, set()).add(version)
+    return expected, ""
 
 
 def missing(uri: str) -> SpecError:

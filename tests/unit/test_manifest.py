@@ -100,3 +100,17 @@ def test_a_checkpoint_of_another_library_is_accepted_as_it_is(tmp_path: Path) ->
     assert checkpoint_manifest.problem(Location.of(str(tmp_path))) == ""
     with CheckpointRef(uri=str(tmp_path)).as_directory() as folder:
         assert Path(folder, "model.bin").read_bytes() == b"1"
+
+
+def test_a_file_that_two_ranks_wrote_is_intact_as_either_wrote_it(tmp_path: Path) -> None:
+    """As Ray Train has it: of files with one name, those of whichever rank is last stay."""
+    for rank, content in enumerate((b"of rank 0", b"by rank one")):
+        (tmp_path / "state.bin").write_bytes(content)
+        checkpoint_manifest.write(tmp_path, rank)
+    for content in (b"of rank 0", b"by rank one"):
+        (tmp_path / "state.bin").write_bytes(content)
+        assert checkpoint_manifest.problem(Location.of(str(tmp_path))) == ""
+        with CheckpointRef(uri=str(tmp_path)).as_directory():
+            pass
+    (tmp_path / "state.bin").write_bytes(b"of nobody")
+    assert checkpoint_manifest.mismatch(tmp_path) == "state.bin fails its CRC-32 check"
