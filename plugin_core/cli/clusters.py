@@ -13,6 +13,7 @@ from rich.table import Table
 from plugin_core.cli.output import Json, answer, cell, console, err, print_json
 from plugin_core.cli.places import Storage, complete_run, open_run
 from plugin_core.clusters.base import Cluster, LocalCluster, RayCluster
+from plugin_core.clusters.kuberay import KubeRayCluster
 from plugin_core.errors import ClusterUnreachableError, SpecError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Address = Annotated[str | None, typer.Option(help="URL of a Ray dashboard (default: the embedded local cluster)")]
 Token = Annotated[str | None, typer.Option(help="Ray auth token", envvar="RAY_AUTH_TOKEN", show_envvar=True)]
 
-cluster_app = typer.Typer(help="The embedded local Ray cluster.", no_args_is_help=True)
+cluster_app = typer.Typer(help="The embedded local Ray cluster, and what is left on Kubernetes.", no_args_is_help=True)
 
 
 def cluster_at(address: str | None, token: str | None) -> Cluster:
@@ -137,6 +138,21 @@ def open_dashboard(
             " asks for.",
             soft_wrap=True,
         )
+
+
+@cluster_app.command()
+def sweep(
+    namespace: Annotated[str, typer.Option(help="of Kubernetes")] = "default",
+    kubeconfig: Annotated[str | None, typer.Option(help="default: the pod's service account, then the usual file")] = None,
+    context: Annotated[str | None, typer.Option(help="of the kubeconfig")] = None,
+    address: Annotated[str, typer.Option(help="URL of a cluster, with {name} and {namespace}")] = KubeRayCluster.address,
+    as_json: Json = False,
+) -> None:
+    """Delete the RayClusters of runs that nobody needs any more: kept ones whose time is over, and shared ones that
+    everybody has left and on which no job lives. Each new run in the namespace does so too; this is for a CronJob."""
+    place = KubeRayCluster("sweep", namespace=namespace, kubeconfig=kubeconfig, context=context, address=address)
+    deleted = asyncio.run(place.sweep())
+    answer("\n".join(f"deleted {name}" for name in deleted) or "nothing to delete", {"deleted": deleted}, as_json)
 
 
 def _job_page(head: Head, run: str, storage: str | None) -> str:

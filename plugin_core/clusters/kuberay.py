@@ -178,7 +178,7 @@ class KubeRayCluster:
 
     async def connect(self) -> JobsClient:
         """The cluster's Jobs API. Creates the cluster if needed and waits until its head is ready."""
-        await self._sweep()
+        await self.sweep()
         deadline = time.monotonic() + self.start_timeout_s
         waited = False
         while True:
@@ -304,8 +304,9 @@ class KubeRayCluster:
             token = base64.b64decode(secret["auth_token"]).decode()
         return JobsClient(self._url(name), token, self.headers, self.verify)
 
-    async def _sweep(self) -> None:
-        """Delete our clusters in this namespace whose time is over, and those that everybody has left."""
+    async def sweep(self) -> list[str]:
+        """Delete our clusters in this namespace whose time is over, or that everybody has left; returns their names."""
+        deleted = []
         for found in await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY))):
             name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
             if name == self.name or state.leaving(found):
@@ -314,6 +315,8 @@ class KubeRayCluster:
             if leases.is_over(given) or (leases.is_abandoned(given) and await self._is_idle(found)):
                 # only this version: a concurrent take-over changes it
                 await self._ask(functools.partial(Kubernetes.delete, name=name, version=version))
+                deleted.append(name)
+        return deleted
 
     async def _is_idle(self, found: dict[str, Any]) -> bool:
         """Whether no job lives there. One whose orchestrator died goes on, and somebody may come back to it."""

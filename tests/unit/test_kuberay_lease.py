@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from plugin_core import FallbackCluster, KubeRayCluster, LocalCluster, RunConfig, run
+from plugin_core.cli import app
 from plugin_core.clusters import kuberay, shared
 from plugin_core.clusters import kuberay_lease as leases
 from plugin_core.clusters.fake import FakeCluster
@@ -83,7 +85,7 @@ def test_it_stays_while_another_step_needs_it(
     run_sync(needing.connect())
     do("train", replace(cluster, linger_s=0.0), tmp_path)
     run_sync(cluster.end_workflow())
-    run_sync(leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/x")._sweep())
+    run_sync(leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/x").sweep())
     assert len(living(kubernetes)) == 1
     run_sync(replace(needing, linger_s=0.0).release(True))
     run_sync(cluster.end_workflow())
@@ -136,14 +138,14 @@ def test_when_nobody_comes_back_the_next_run_deletes_it_once_its_leases_end_and_
     assert killed.returncode == -9, killed.stderr
     (name,) = living(kubernetes)
     next_one = leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/next")
-    run_sync(next_one._sweep())
+    run_sync(next_one.sweep())
     assert living(kubernetes) == [name], "its lease has not ended"
     _let_leases_end(kubernetes)
-    run_sync(next_one._sweep())
+    run_sync(next_one.sweep())
     if moment == "submitted":
         assert living(kubernetes) == [name], "its job lives"
         ray.jobs = dict.fromkeys(ray.jobs, "FAILED")
-        run_sync(next_one._sweep())
+        run_sync(next_one.sweep())
     assert living(kubernetes) == []
 
 
@@ -161,13 +163,13 @@ def test_a_job_whose_orchestrator_died_is_not_cut_off_when_another_step_ends(
         run_sync(second.keep())
     run_sync(second.release(True))
     next_one = leasing.cluster_at(str(kubernetes.kubeconfig), ray.address, "flow-2").of_run("/runs/next")
-    run_sync(next_one._sweep())
+    run_sync(next_one.sweep())
     assert len(living(kubernetes)) == 1, "the job lives"
     run_sync(died.keep())
     assert leases.is_needed(annotations(kubernetes)), "its retry comes back to it"
     _let_leases_end(kubernetes)
     ray.jobs = {"job": "SUCCEEDED"}
-    run_sync(next_one._sweep())
+    run_sync(next_one.sweep())
     assert living(kubernetes) == []
 
 
@@ -240,3 +242,15 @@ def test_one_that_is_not_shared_is_not_started_or_ended_by_itself(cluster: KubeR
     for other in (LocalCluster(), replace(cluster, share="run", workflow=""), FallbackCluster([cluster])):
         with pytest.raises(SpecError, match="which the steps of a workflow do not share; expected a KubeRayCluster"):
             run_sync(do_it(other))
+
+
+def test_a_cron_job_deletes_what_everybody_has_left(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes, ray: FakeCluster
+) -> None:
+    run_sync(cluster.of_run("/runs/a").connect())
+    (name,) = living(kubernetes)
+    command = ["cluster", "sweep", "--kubeconfig", str(kubernetes.kubeconfig), "--address", ray.address]
+    assert CliRunner().invoke(app, command).output == "nothing to delete\n"
+    _let_leases_end(kubernetes)
+    assert CliRunner().invoke(app, [*command, "--json"]).output.split() == ["{", '"deleted":', "[", f'"{name}"', "]", "}"]
+    assert living(kubernetes) == []
