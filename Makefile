@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-parsing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -40,6 +40,7 @@ help:
 	@echo "make bench-tune      a search beside bare Ray Tune"
 	@echo "make bench-checkpoints checkpoints to storage and back, beside bare copies"
 	@echo "make bench-storage   what storage is asked, and what a day of it costs"
+	@echo "make bench-parsing   what the check of a spec costs while a DAG file is parsed"
 	@echo "make bench-listing   raytrain ls over 300 runs on S3"
 	@echo "make bench-tracking  a training with and without trackers"
 	@echo "make bench-rows      reading that can be resumed at the row, beside bare loaders"
@@ -139,6 +140,9 @@ bench-storage: $(VENV)/.dev
 
 bench-listing: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.listing
+
+bench-parsing: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.parsing
 
 bench-tracking: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.tracking
