@@ -117,6 +117,16 @@ def giving_up(storage: str) -> None:
     train.with_options(retries=2)(spec)
 
 
+@flow
+def hanging(storage: str) -> None:
+    """Rank 1 falls asleep once; the workers are restarted."""
+    from tests.chaos.test_hangs import training
+
+    folder = Path(storage, "hanging")
+    folder.mkdir(parents=True)
+    train(training(folder, folder / "trail.jsonl", "asleep"))
+
+
 def long(storage: str, **config: Any) -> TrainSpec:
     """Trains far longer than a test: a cancel ends it, or the file `go` in the storage."""
     loop = {"epochs": 1000, "sleep_s": 1, "until": f"{storage}/go", **config}

@@ -150,6 +150,18 @@ def test_a_policy_that_gives_up_leaves_nothing_to_prefects_retries(flows: Flows)
 
 
 @slow
+def test_a_training_that_stands_still_says_so_in_its_tasks_log(flows: Flows) -> None:
+    assert flows.start("hanging").wait(timeout=600) == 0, (flows.folder / "hanging.log").read_text()[-5000:]
+    log = LogFilter(task_run_id={"any_": [flows.tasks("hanging")[0].id]})
+
+    def told() -> list[str]:
+        return [line.message for line in flows.client.read_logs(log) if "the training hangs: no report for" in line.message]
+
+    wait_until(told)
+    assert "rank 1 is asleep (test_hangs.py:" in told()[0]
+
+
+@slow
 def test_eight_mapped_trainings_with_data_take_turns_on_the_head(flows: Flows) -> None:
     flows.storage.mkdir(exist_ok=True)
     assert flows.start("eight_with_data").wait(timeout=900) == 0
