@@ -88,13 +88,14 @@ def photograph(images: Path, folder: Path, head: Head) -> None:
         mlflow(page, images, folder)
 
 
-def shoot(page: Any, file: Path, *words: str, height: int = 900) -> None:
-    """The page as it is once it shows all of `words`."""
+def shoot(page: Any, file: Path, *words: str, height: int = 900, kept: int | None = None) -> None:
+    """The page as it is once it shows all of `words`; of its height so much is `kept`, without what is below."""
     page.set_viewport_size({"width": WIDTH, "height": height})
     for each in words:
         page.get_by_text(each).first.wait_for()
     page.wait_for_timeout(1000)  # what moves in, has moved in
-    save(Image.open(io.BytesIO(page.screenshot())), file)
+    picture = Image.open(io.BytesIO(page.screenshot()))
+    save(picture.crop((0, 0, picture.width, kept or picture.height)), file)
 
 
 def save(picture: Image.Image, file: Path) -> None:
@@ -128,7 +129,7 @@ def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
         run_id = server.trigger("wrong")
         server.wait("wrong", run_id)
         page.goto(f"{server.url}/dags/wrong/runs/{quote(run_id)}/tasks/train")
-        shoot(page, images / "failed-task.png", "Failed", flows.MISTAKE)
+        shoot(page, images / "failed-task.png", "Failed", flows.MISTAKE, kept=620)  # frames of Airflow follow
 
 
 def connection_form(page: Any, url: str, file: Path) -> None:
@@ -168,7 +169,8 @@ def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
             run = flow_run(name, storage, head if name == "killed" else None)
             # that of the evaluation, whose log would be below that of the training
             page.goto(f"{ui}/runs/task-run/{last_task_of(run)}" if name == "gate" else f"{ui}/runs/flow-run/{run}")
-            shoot(page, images / f"prefect-{name}.png", *words, height=1000 if name == "gate" else 1700)
+            kept = {"gate": 1000, "wrong": 1430}.get(name)
+            shoot(page, images / f"prefect-{name}.png", *words, height=1700, kept=kept)
 
 
 def flow_run(name: str, storage: str, head: Head | None = None) -> str:
