@@ -132,9 +132,12 @@ class Running:
     def done(self) -> bool:
         return self._done.done()
 
+    def failures(self) -> list[dict[str, Any]]:
+        """What ended its worker groups and attempts: the entries of the journal that have a cause."""
+        return [entry for entry in JournalReader(self.rundir) if "cause" in entry]
+
     def causes(self) -> list[str]:
-        """What ended its worker groups and attempts, by the journal."""
-        return [str(entry["cause"]) for entry in JournalReader(self.rundir) if "cause" in entry]
+        return [str(entry["cause"]) for entry in self.failures()]
 
     def texts(self, kind: str = "state") -> list[str]:
         return [event.text for event in self.events if event.kind == kind]

@@ -29,8 +29,6 @@ from plugin_core.clusters.local_head import Head
 from plugin_core.runs.journal import read_reports
 
 WIDTH = 1400
-#: Epochs that leave time for a picture and a kill; an accuracy that no model reaches.
-LONG, TOO_MUCH = 60, 0.999
 #: As root, and without asking anything of the network.
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 #: The flows of `devtools.pictures.flows` that are photographed, and words on the page.
@@ -94,8 +92,12 @@ def shoot(page: Any, file: Path, *words: str, height: int = 900, kept: int | Non
     for each in words:
         page.get_by_text(each).first.wait_for()
     page.wait_for_timeout(1000)  # what moves in, has moved in
-    picture = Image.open(io.BytesIO(page.screenshot()))
+    picture = picture_of(page)
     save(picture.crop((0, 0, picture.width, kept or picture.height)), file)
+
+
+def picture_of(shown: Any) -> Image.Image:
+    return Image.open(io.BytesIO(shown.screenshot()))
 
 
 def save(picture: Image.Image, file: Path) -> None:
@@ -110,8 +112,12 @@ def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
 
     dags = folder / "dags"
     dags.mkdir()
-    judge = {name: value for name, value in evaluation(folder, TOO_MUCH).items() if name not in ("kind", "checkpoint")}
-    source = DAGS.format(storage=str(folder / "airflow-runs"), training=training(LONG), evaluation=judge, wrong=flows.WRONG)
+    judge = {
+        name: value for name, value in evaluation(folder, flows.TOO_MUCH).items() if name not in ("kind", "checkpoint")
+    }
+    source = DAGS.format(
+        storage=str(folder / "airflow-runs"), training=training(flows.LONG), evaluation=judge, wrong=flows.WRONG
+    )
     (dags / "digits.py").write_text(source)
     with AirflowServer(folder / "airflow", dags, {"PYTHONPATH": str(ROOT)}) as server:
         run_id = server.trigger("digits")
@@ -148,7 +154,7 @@ def connection_form(page: Any, url: str, file: Path) -> None:
             form.get_by_text("Extra Fields", exact=True).click()
         form.get_by_text(label, exact=True).wait_for()
         page.wait_for_timeout(1000)  # it unfolds
-        parts.append(Image.open(io.BytesIO(form.screenshot())))
+        parts.append(picture_of(form))
     both = Image.new("RGB", (sum(part.width for part in parts) + 24, max(part.height for part in parts)), "white")
     both.paste(parts[0], (0, 0))
     both.paste(parts[1], (parts[0].width + 24, 0))

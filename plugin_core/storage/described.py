@@ -47,7 +47,7 @@ def uri_of(filesystem: FileSystem, path: str) -> str:
         case fs.GcsFileSystem():
             return _gcs(filesystem, path)
         case fs.AzureFileSystem():
-            (account,) = _options(filesystem, "account_name").values()
+            account = _options(filesystem)["account_name"]
             given = _given(filesystem, fs.AzureFileSystem(account))
             return _uri("abfs", path, {"account_name": account, **given})
         case fs.PyFileSystem() if isinstance(filesystem.handler, fs.FSSpecHandler):
@@ -68,10 +68,11 @@ def _gcs(filesystem: Any, path: str) -> str:
     return _uri("gs", path, {_NAMES.get(name, name): value for name, value in given.items()})
 
 
-def _options(filesystem: Any, *names: str) -> dict[str, Any]:
-    """What a filesystem of pyarrow was made with; of these names, if there are any. Only its pickled form tells all."""
+def _options(filesystem: Any) -> dict[str, Any]:
+    """What a filesystem of pyarrow was made with: only its pickled form tells."""
+    options: dict[str, Any]
     _, (options,) = filesystem.__reduce__()
-    return {name: value for name, value in options.items() if not names or name in names}
+    return options
 
 
 def _given(filesystem: Any, plain: Any) -> dict[str, Any]:

@@ -64,18 +64,14 @@ def training(folder: Path, trail: Trail, how: str, **policy: Any) -> Any:
     return spec_at(folder, trail.file, train_loop_per_worker=failing, loop=config, failure_policy=policy)
 
 
-def failures(running: Running) -> list[dict[str, Any]]:
-    return [entry for entry in JournalReader(running.rundir) if "cause" in entry]
-
-
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     spec = training(tmp_path, trail, "gpu_oom", gpu_oom={"change": {"batch_size": {"times": 0.5}}})
     spec = spec.model_copy(update={"limits": {**spec.limits.model_dump(), "max_attempts": 1}})
     running = Running(spec, cluster)
     result = running.result()
     assert (result.metrics["step"], result.metrics["batch_size"], result.run.attempt) == (STEPS - 1, 16, 3)
-    assert [entry["changed"] for entry in failures(running)] == [{"batch_size": 32}, {"batch_size": 16}]
-    assert {entry["cause"] for entry in failures(running)} == {"gpu_oom"}
+    assert [entry["changed"] for entry in running.failures()] == [{"batch_size": 32}, {"batch_size": 16}]
+    assert {entry["cause"] for entry in running.failures()} == {"gpu_oom"}
     sizes = [(entry["step"], entry["batch_size"]) for entry in trail.entries(rank=1) if entry["step"] == 5]
     assert sizes == [(5, 64), (5, 32), (5, 16)]
     trail.check(STEPS, kills=2)
@@ -87,7 +83,7 @@ def test_a_loss_that_is_nan_goes_back_a_checkpoint_and_learns_slower(
 ) -> None:
     running = Running(training(tmp_path, trail, "nan", nan_loss={"back": 2, "change": {"lr": {"times": 0.5}}}), cluster)
     result = running.result()
-    (failure,) = failures(running)
+    (failure,) = running.failures()
     assert failure["changed"] == {"lr": 0.05}
     assert len(failure["dropped"]) == 2
     assert failure["why"].startswith("the reported loss is nan; failure_policy.nan_loss: restarts with lr=0.05")
@@ -111,7 +107,7 @@ def test_a_node_that_fails_twice_is_done_without(tmp_path: Path, trail: Trail, o
     head.add_node(num_cpus=2)
     result = running.result()
     assert result.metrics["step"] == STEPS - 1
-    found = [entry.get("excluded") for entry in failures(running)]
+    found = [entry.get("excluded") for entry in running.failures()]
     assert (found, result.run.attempt) == ([None, bad], 2)
     assert trail.entries()[-1]["node"] == head.node_ids()[1]
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
@@ -122,7 +118,7 @@ def test_broken_hardware_is_a_loss_and_no_exception_of_the_users(
 ) -> None:
     running = Running(training(tmp_path, trail, "ecc"), cluster)
     assert running.result().run.attempt == 1
-    (failure,) = failures(running)
+    (failure,) = running.failures()
     assert failure["cause"] == "bad_node"
     assert failure["node"]
     assert "rank 1" in failure["why"]
@@ -158,7 +154,7 @@ def test_an_exception_is_restarted_as_often_as_its_rule_says(tmp_path: Path, tra
     assert isinstance(error, UserCodeError)
     assert error.cause == "user_code"
     assert sum(entry["step"] == 5 for entry in trail.entries(rank=1)) == 3
-    assert [entry["phase"] for entry in failures(running)] == ["restarting", "restarting", "failed"]
+    assert [entry["phase"] for entry in running.failures()] == ["restarting", "restarting", "failed"]
 
 
 # ---- the kernel
@@ -207,7 +203,7 @@ def test_the_kernels_kill_is_told_from_a_plain_one(
         kill(trail.entries(rank=1)[-1]["pid"])
     result = running.result()
     assert (result.metrics["step"], result.run.attempt) == (STEPS - 1, 1)
-    (failure,) = failures(running)
+    (failure,) = running.failures()
     expected = "was killed by the kernel, as memory ran out" if by_kernel else "the kernel killed nothing for memory"
     assert failure["cause"] == ("host_oom" if by_kernel else "worker_lost")
     assert expected in failure["why"]

@@ -249,10 +249,15 @@ def jobs(storage: str) -> None:
     ray_job(RayJobSpec(command=["echo", str(sum(twice))], run_config=config), key="say")
 
 
+def on_kubernetes(cluster: str, **fields: Any) -> KubeRayCluster:
+    """`cluster`: where the fake of Kubernetes is, and the Ray behind it, as JSON."""
+    return KubeRayCluster(**json.loads(cluster), settings=KubeRaySettings(image="registry/work:1"), **fields)
+
+
 @flow
 def shared(storage: str, cluster: str) -> None:
     """Two steps on one cluster, which the end of the flow run deletes."""
-    place = KubeRayCluster(**json.loads(cluster), settings=KubeRaySettings(image="registry/work:1"), share="workflow")
+    place = on_kubernetes(cluster, share="workflow")
     on_it = {"cluster": place, "run_config": RunConfig(storage_path=storage)}
     first = ray_task(double, key="first", **on_it)([1])
     assert ray_task(double, key="second", **on_it)(first) == [4]
@@ -261,7 +266,7 @@ def shared(storage: str, cluster: str) -> None:
 @flow
 def shared_by_tasks(storage: str, cluster: str) -> None:
     """The same, with a task that starts the cluster and one that deletes it."""
-    place = KubeRayCluster(**json.loads(cluster), settings=KubeRaySettings(image="registry/work:1"), share="workflow")
+    place = on_kubernetes(cluster, share="workflow")
     start_cluster(place)
     assert ray_task(double, key="first", cluster=place, run_config=RunConfig(storage_path=storage))([1]) == [2]
     end_cluster(place)
@@ -270,11 +275,10 @@ def shared_by_tasks(storage: str, cluster: str) -> None:
 @flow
 def queued_and_falling_back(storage: str, cluster: str) -> None:
     """One step waits in a queue of Kueue; the next one moves on from a cluster that nobody answers for."""
-    given = json.loads(cluster)
-    place = KubeRayCluster(**given, settings=KubeRaySettings(image="registry/work:1"), queue="gpus")
+    place = on_kubernetes(cluster, queue="gpus")
     config = RunConfig(storage_path=storage)
     assert ray_task(double, key="queued", cluster=place, run_config=config)([1]) == [2]
-    nobody = KubeRayCluster(**{**given, "name": "nobody", "address": "http://127.0.0.1:9"}, start_timeout_s=3.0)
+    nobody = KubeRayCluster("nobody", kubeconfig=place.kubeconfig, address="http://127.0.0.1:9", start_timeout_s=3.0)
     assert ray_task(double, key="moved", cluster=[nobody, LocalCluster()], run_config=config)([2]) == [4]
 
 

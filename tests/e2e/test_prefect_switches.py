@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import Artifact
 
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, read_reports
@@ -31,12 +30,7 @@ def test_validation_callbacks_rows_seeds_and_a_search_over_preprocessors(tmp_pat
     assert validated == [{"accuracy": 0.5}, {"accuracy": 0.9}]
     assert "announced epoch 1" in done.stdout + done.stderr, "the callback's line is in the task's log"
     artifacts = {artifact.key: artifact for artifact in client.read_artifacts() if artifact.key}
-    (trials,) = (table(each) for key, each in artifacts.items() if key.endswith("-search-trials"))
-    assert len(trials) == 2, "the table of trials is an artifact"
+    (trials,) = (each.data for key, each in artifacts.items() if key.endswith("-search-trials"))
+    assert len(json.loads(str(trials))) == 2, "the table of trials is an artifact"
     (report,) = (str(each.data) for key, each in artifacts.items() if key.endswith("-search-report"))
     assert "data:image/png" in report, "and its plot stands in the report"
-
-
-def table(artifact: Artifact) -> list[object]:
-    found: list[object] = json.loads(str(artifact.data))
-    return found

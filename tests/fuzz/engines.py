@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
-from tests.fuzz.case import Case, Refused
+from tests.fuzz.case import Case
 from tests.fuzz.values import Given
-from tests.fuzz.ways import refusing
+from tests.fuzz.ways import by_airflow, by_prefect, refusing
 
-TRAINING = {
-    "framework": "python",
-    "train_loop_per_worker": "devtools.steps:counting_loop",
-    "run_config": {"name": "run"},
-}
+TRAINING: dict[str, Any] = {"framework": "python", "train_loop_per_worker": "devtools.steps:counting_loop"}
 _TEXT = [
     Given("none", None, "left out"),
     Given("a number", 5),
@@ -60,44 +53,17 @@ _PREFECT = {"key": [*_KEY, Given("blank", " ")], "cluster": _CLUSTER}
 
 
 def engine_cases() -> Iterator[Case]:
-    for way, call, arguments in (("airflow", _by_airflow, _AIRFLOW), ("prefect", _by_prefect, _PREFECT)):
-        for name, values in arguments.items():
-            for given in values:
-                yield _case(way, name, given, functools.partial(call, name, given.value))
+    for name, values in _AIRFLOW.items():
+        for given in values:
+            call = functools.partial(by_airflow, "train", **TRAINING, run_config={"name": "run"}, **{name: given.value})
+            yield _case("airflow", name, given, call)
+    for name, values in _PREFECT.items():
+        for given in values:
+            call = functools.partial(by_prefect, "train", TRAINING, **{name: given.value}, in_flow=True)
+            yield _case("prefect", name, given, call)
 
 
 def _case(way: str, name: str, given: Given, call: Callable[[], Any]) -> Case:
     return Case(
         way, f"{name}: {given.name}", functools.partial(refusing, call), given.wrong, (name, "run_config"), given.reason
     )
-
-
-def _by_airflow(name: str, value: Any) -> None:
-    from airflow.providers.common.compat.sdk import DAG, AirflowFailException
-
-    from airflow_provider.base import as_airflow_errors
-    from airflow_provider.hooks import Place
-    from airflow_provider.operators import RayTrainOperator
-    from plugin_core.clusters.base import LocalCluster
-
-    task = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
-    try:
-        with DAG("d"):
-            operator = RayTrainOperator(task_id="t", **TRAINING, **{name: value})
-        operator.render_template_fields({})
-        with as_airflow_errors():
-            operator.build_spec(task, Place(LocalCluster()))
-    except AirflowFailException as exc:
-        raise Refused(str(exc)) from None
-
-
-def _by_prefect(name: str, value: Any) -> None:
-    from plugin_core.specs import TrainSpec
-    from prefect_integration.identity import Call, named
-    from prefect_integration.step import Step
-
-    given = {"cluster": None, "key": None, name: value}
-    unnamed = {name: value for name, value in TRAINING.items() if name != "run_config"}
-    step = Step(unnamed, TrainSpec, given["cluster"], given["key"], logging.getLogger("fuzz"))
-    run = uuid4()
-    named(step._given, given["key"], Call((run,), (), (1,), "flow", run, "train-1"))

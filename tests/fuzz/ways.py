@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import yaml
 
@@ -51,9 +52,9 @@ def spec_cases(way: str, mutations: Iterable[Mutation]) -> Iterator[Case]:
             case "json" if _can_be_written(mutation.data, _JSON):
                 yield _case(way, mutation, functools.partial(_by_json, mutation.data))
             case "airflow":
-                yield _case(way, mutation, functools.partial(_by_airflow, mutation.kind, mutation.data))
+                yield _case(way, mutation, functools.partial(by_airflow, mutation.kind, spec=mutation.data))
             case "prefect":
-                yield _case(way, mutation, functools.partial(_by_prefect, mutation.kind, mutation.data))
+                yield _case(way, mutation, functools.partial(by_prefect, mutation.kind, mutation.data))
 
 
 def _by_kwargs(data: dict[Any, Any]) -> None:
@@ -86,8 +87,8 @@ _OPERATORS = {
 _TASKS = ("train", "evaluate", "batch_infer", "tune", "retrain", "ray_job")
 
 
-def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
-    """The operator's fields, rendered as Airflow renders them, made a spec as the task does it."""
+def by_airflow(kind: str, **arguments: Any) -> None:
+    """The operator's arguments, rendered as Airflow renders them, made a spec as the task does it."""
     from airflow.providers.common.compat.sdk import DAG, AirflowFailException
 
     from airflow_provider import operators
@@ -98,7 +99,7 @@ def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
     task = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1, max_tries=0)
     try:
         with DAG("d"):
-            operator = getattr(operators, _OPERATORS[kind])(task_id="t", spec=data)
+            operator = getattr(operators, _OPERATORS[kind])(task_id="t", **arguments)
         operator.render_template_fields({})
         with as_airflow_errors():
             operator.build_spec(task, Place(LocalCluster()))
@@ -106,14 +107,16 @@ def _by_airflow(kind: str, data: dict[Any, Any]) -> None:
         raise Refused(str(exc)) from None
 
 
-def _by_prefect(kind: str, data: dict[Any, Any]) -> None:
+def by_prefect(kind: str, data: dict[Any, Any], cluster: Any = None, key: Any = None, *, in_flow: bool = False) -> None:
+    """`in_flow`: called in a flow run, where a step needs no name of its own."""
     from plugin_core.specs import BatchInferSpec, EvaluateSpec, RayJobSpec, RetrainSpec, TrainSpec, TuneSpec
     from prefect_integration.identity import Call, named
     from prefect_integration.step import Step
 
     accepted = dict(zip(_TASKS, (TrainSpec, EvaluateSpec, BatchInferSpec, TuneSpec, RetrainSpec, RayJobSpec), strict=True))
-    step = Step(data, accepted[kind], None, None, logging.getLogger("fuzz"))
-    named(step._given, None, Call())
+    step = Step(data, accepted[kind], cluster, key, logging.getLogger("fuzz"))
+    run = uuid4()
+    named(step._given, key, Call((run,), (), (1,), "flow", run, "train-1") if in_flow else Call())
 
 
 _JSON = (dict, list, str, int, float, type(None))

@@ -112,11 +112,9 @@ class Judge:
         self, damaged: DamagedCheckpointError, failure: restarts.Failure, entry: dict[str, Any]
     ) -> Verdict:
         """Whoever resumes from it again meets the same damage: the run no longer counts it."""
-        there = set(self.there()) - {damaged.checkpoint}
-        before = [name for name in self.checkpoints if name in there]
-        stop = RestartError(f"{failure.why}; restarts without it")
-        stop.cause = failure.cause
-        return Verdict(stop.message, stop, {**entry, "dropped": [damaged.checkpoint]}, before[-1] if before else "")
+        before = [name for name in self._left() if name != damaged.checkpoint]
+        entry |= {"dropped": [damaged.checkpoint]}
+        return self._restart(f"{failure.why}; restarts without it", failure, entry, before[-1] if before else "")
 
     def _by_rule(
         self, rule: FailureRule, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any]
@@ -144,7 +142,10 @@ class Judge:
             said.append(f"without the node {failure.node[:12]}")
         if not said:
             return Verdict(failure.why, None, entry, resumes)
-        told = f"{failure.why}; {field_of}: restarts {' and '.join(said)}"
+        return self._restart(f"{failure.why}; {field_of}: restarts {' and '.join(said)}", failure, entry, resumes)
+
+    @staticmethod
+    def _restart(told: str, failure: restarts.Failure, entry: dict[str, Any], resumes: str) -> Verdict:
         stop = RestartError(told)
         stop.cause = failure.cause
         return Verdict(told, stop, entry, resumes)
@@ -167,9 +168,13 @@ class Judge:
 
     def _back(self, number: int) -> tuple[list[str], str]:
         """The newest `number` of the checkpoints that exist, and the one before them."""
-        there = set(self.there())
-        left = [name for name in self.checkpoints if name in there]
+        left = self._left()
         return left[-number:], left[-number - 1] if len(left) > number else ""
+
+    def _left(self) -> list[str]:
+        """The checkpoints that still exist, in order."""
+        there = set(self.there())
+        return [name for name in self.checkpoints if name in there]
 
     def _is_to_be_excluded(self, rule: FailureRule, failure: restarts.Failure) -> bool:
         if rule.exclude_node_after is None or not failure.node or failure.node in self.recovery.excluded:
