@@ -25,9 +25,17 @@ _trees: weakref.WeakKeyDictionary[types.CodeType, tuple[str, frozenset[str]] | N
 
 
 def sources_digest(sources: dict[str, bytes]) -> str:
-    """A digest of modules by file name. It ignores comments and blank lines."""
-    lines = [f"{name} {_text(_parsed(sources[name]))}" for name in sorted(sources)]
+    """A digest of modules by file name. It ignores comments and blank lines, except in what cannot be parsed as Python,
+    such as a compiled module."""
+    lines = [f"{name} {_module_text(sources[name])}" for name in sorted(sources)]
     return _hashed("\n".join(lines)) if lines else ""
+
+
+def _module_text(source: bytes) -> str:
+    try:
+        return _text(_parsed(source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return hashlib.sha256(source).hexdigest()
 
 
 def code_digest(function: Callable[..., Any]) -> str:

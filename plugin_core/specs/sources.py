@@ -12,6 +12,7 @@ import sysconfig
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import distributions
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ class _Finder(ModuleFinder):
         if found is not None and found.origin is None and found.submodule_search_locations:
             return None, next(iter(found.submodule_search_locations)), ("", "", _PKG_DIRECTORY)
         return super().find_module(name, path, parent)
+
+    def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
+        try:
+            return super().load_module(fqname, fp, pathname, file_info)
+        except SyntaxError:  # shipped as it is: whoever imports it on the cluster is told what is wrong with it
+            module: Any = self.add_module(fqname)
+            module.__file__ = pathname
+            return module
 
     def load_package(self, fqname: str, pathname: str) -> Any:
         if Path(pathname, "__init__.py").exists():
@@ -55,7 +64,8 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
         roots = _search_path(Path(file), module_name)
         # what is never shipped is not traced either: in a checkout, ours are among the user's folders
         finder = _Finder(path=[str(root) for root in roots], excludes=sorted(_OURS))
-        finder.run_script(file)
+        if file.endswith(".py"):
+            finder.run_script(file)
         files = [
             Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))
         ]
@@ -85,13 +95,24 @@ def unpack(data: bytes, directory: Path) -> list[str]:
 
 
 def is_users_file(file: str | None) -> bool:
-    """Whether a file is the user's own: outside the standard library and site-packages (a .pth file may add some)."""
+    """Whether a file is the user's own: outside the standard library, site-packages (a .pth file may add some) and what
+    `pip install --target` put into another folder."""
     if not file or file.startswith("<") or file in ("built-in", "frozen"):
         return False
     path = Path(file).resolve()
     if {"site-packages", "dist-packages"}.intersection(path.parts):
         return False
-    return not any(path.is_relative_to(folder) for folder in _installed_folders())
+    if any(path.is_relative_to(folder) for folder in _installed_folders()):
+        return False
+    folders = {Path(entry).resolve() for entry in sys.path if entry}.intersection(path.parents)
+    return not any(path.relative_to(each).parts[0] in _installed_in(each, each.stat().st_mtime_ns) for each in folders)
+
+
+@functools.lru_cache(maxsize=32)
+def _installed_in(folder: Path, _changed_ns: int) -> frozenset[str]:
+    """The modules and packages that pip installed into a folder, by the records that it left there."""
+    records = [record for each in distributions(path=[str(folder)]) if (record := each.read_text("RECORD"))]
+    return frozenset(line.partition(",")[0].partition("/")[0] for record in records for line in record.splitlines())
 
 
 def _installed_folders() -> set[Path]:

@@ -4,12 +4,14 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
 from plugin_core.errors import PayloadError
 from plugin_core.specs import functions, sources
+from plugin_core.specs.code_digest import sources_digest
 from plugin_core.specs.working_folders import uploaded_folders
 from tests.support.users_modules import module
 
@@ -83,6 +85,35 @@ def test_our_own_packages_are_not_searched_for_modules_of_the_users(
     (tmp_path / "plugin_core" / "__init__.py").write_text("import ours_alone\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert set(sources.local_sources(["mine:loop"])) == {"mine.py", "other.py"}
+
+
+def test_a_helper_that_cannot_be_parsed_travels_so_that_the_cluster_tells_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("import broken\nimport compiled\ndef loop(config): ...\n")
+    helpers = {"broken.py": b"def helper(:\n", f"compiled{EXTENSION_SUFFIXES[0]}": b"\x7fELF\0\0"}
+    for name, content in helpers.items():
+        (tmp_path / name).write_bytes(content)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = sources.local_sources(["mine:loop"])
+    assert {name: found[name] for name in helpers} == helpers
+    assert sources_digest(found) == sources_digest(dict(found))
+    for name in helpers:
+        assert sources_digest(found) != sources_digest({**found, name: found[name] + b"\0"})
+
+
+def test_packages_that_pip_installed_into_a_folder_are_not_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bought").mkdir()
+    (tmp_path / "bought" / "__init__.py").write_text("def loop(config): ...\n")
+    (tmp_path / "bought-1.0.dist-info").mkdir()
+    (tmp_path / "bought-1.0.dist-info" / "METADATA").write_text("Name: bought\nVersion: 1.0\n")
+    (tmp_path / "bought-1.0.dist-info" / "RECORD").write_text("bought/__init__.py,,\nbought-1.0.dist-info/METADATA,,\n")
+    (tmp_path / "mine.py").write_text("import bought\ndef loop(config): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(sources.local_sources(["mine:loop"])) == {"mine.py"}
+    assert sources.local_sources(["bought:loop"]) == {}
 
 
 def test_a_modules_file_that_cannot_be_parsed_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
