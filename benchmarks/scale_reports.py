@@ -60,9 +60,9 @@ class Peak:
 def controller(pipe: Connection, uri: str) -> None:
     """Reports as many as it is told, then says so."""
     from plugin_core.driver.train.journal_callback import JournalCallback
-    from plugin_core.driver.train.snapshot import Standing
+    from plugin_core.driver.train.snapshot import RunState
 
-    callback = JournalCallback(uri, 1, Standing())
+    callback = JournalCallback(uri, 1, RunState())
     peak, number = Peak(), 0
     while (count := pipe.recv()) is not None:
         for _ in range(count):
@@ -98,7 +98,7 @@ def driver(pipe: Connection, uri: str) -> None:
     """Reads the journal as a resumed attempt does: at its start, for a tracker, and for its result."""
     import ray.train  # noqa: F401 - a driver has it in memory
 
-    from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+    from plugin_core.driver.train.snapshot import repair_snapshot, state_before
     from plugin_core.driver.train.step import _collect  # noqa: F401
     from plugin_core.runs.history import History
     from plugin_core.specs import CheckpointConfig, TensorBoard
@@ -120,7 +120,7 @@ def driver(pipe: Connection, uri: str) -> None:
     peak = Peak()
     history = History.read(rundir)
     repair_snapshot(rundir, CheckpointConfig(), history)
-    standing_of(rundir, history)
+    state_before(rundir, history)
     backend: Any = Nowhere()
     feed = Feed(rundir, backend)
     feed.start()

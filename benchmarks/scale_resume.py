@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
-from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.driver.train.snapshot import repair_snapshot, state_before
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
 from plugin_core.runs.journal import JournalWriter
@@ -88,7 +88,7 @@ def before_training(uri: str) -> tuple[float, float, str]:
     rundir = RunDir.at(uri)
     history = History.read(rundir)
     said = repair_snapshot(rundir, CONFIG, history)
-    standing_of(rundir, history)
+    state_before(rundir, history)
     ours = time.monotonic() - began
     filesystem = fenced_filesystem(uri, 1)
     parent, _, name = rundir.location.path.rpartition("/")

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from plugin_core.driver.train.hang_callback import HangCallback
 from plugin_core.driver.train.journal_callback import JournalCallback
-from plugin_core.driver.train.snapshot import Standing
+from plugin_core.driver.train.snapshot import RunState
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.ledger import Ledger
 from plugin_core.specs.hang import HangDetection
@@ -33,7 +33,7 @@ def seconds(folder: Path, *, ledger: bool, hangs: bool) -> float:
     """Of so many reports and polls."""
     rundir = RunDir.at(str(folder / "run"))
     rundir.claim(1, "address", "incarnation")
-    journal = JournalCallback(rundir.uri, 1, Standing())
+    journal = JournalCallback(rundir.uri, 1, RunState())
     if ledger:
         journal.ledger = Ledger(began=time.time(), until=time.time())
     callbacks: list[Any] = [journal]

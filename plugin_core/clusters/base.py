@@ -104,7 +104,7 @@ class Cluster(Protocol):
         ...
 
 
-class Standing:
+class OutlivesRuns:
     """A cluster that outlives its runs."""
 
     keep_every_s: None = None
@@ -143,7 +143,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class RayCluster(Standing):
+class RayCluster(OutlivesRuns):
     """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
 
     `verify`: TLS verification, or a path to a CA file. `cert`: a PEM file with this client's certificate and its key, if
@@ -193,7 +193,7 @@ class RayCluster(Standing):
 
 
 @dataclass(frozen=True)
-class LocalCluster(Standing):
+class LocalCluster(OutlivesRuns):
     """The embedded cluster: one Ray head per user and Python environment, on loopback, shared by steps and processes.
 
     Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from aiohttp import web
 
-from plugin_core.clusters.base import Standing
+from plugin_core.clusters.base import OutlivesRuns
 from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
 from plugin_core.errors import NO_RESOURCES, from_outcome
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
@@ -31,7 +31,7 @@ Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "k
 
 
 @dataclass
-class FakeCluster(Standing):
+class FakeCluster(OutlivesRuns):
     """A cluster whose jobs follow `plays` (one per attempt; the last repeats); a context manager.
 
     "vanish": the job fails without recording an end, as where Ray loses sight of it; "killed": the same, and Ray knows its

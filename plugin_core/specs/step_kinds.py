@@ -45,7 +45,9 @@ class StepKind:
     the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers get its metrics
     from the journal; else from the result. `admits_itself`: whether `run` itself waits for the step's resources, because it
     waits for something else first; else they are there when it is called. `words`: takes the spec and a result and returns
-    the lines that tell a person how the step ended. Raises TypeError if the declaration is incomplete.
+    the lines that tell a person how the step ended. `check`: "module:function", called before the submit with the spec,
+    whether the step runs on this machine, and the newest `RunDir` of its name if that is known; raises SpecError. Raises
+    TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]
@@ -54,6 +56,7 @@ class StepKind:
     reports: bool = False
     admits_itself: bool = False
     words: Callable[[Any, Any], list[str]] = outcomes.any_step
+    check: str | None = None
 
     def __post_init__(self) -> None:
         names = [
@@ -67,8 +70,9 @@ class StepKind:
             )
         if self.spec.bundles is StepSpec.bundles:
             raise TypeError(f"{self.spec.__name__}.bundles: missing; expected a method that returns the step's processes")
-        if not REFERENCE.match(self.run):
-            raise TypeError(f"StepKind.run: got {self.run!r}; expected 'package.module:function'")
+        for field, reference in (("run", self.run), ("check", self.check)):
+            if reference is not None and not REFERENCE.match(reference):
+                raise TypeError(f"StepKind.{field}: got {reference!r}; expected 'package.module:function'")
         required = [name for name, field in self.result.model_fields.items() if field.is_required() and name != "run"]
         if required and self.result.played.__func__ is StepResult.played.__func__:  # type: ignore[attr-defined]
             raise TypeError(
@@ -101,9 +105,26 @@ def step_kind(name: Any) -> StepKind:
 
 
 declare(StepKind(TrainSpec, TrainResult, "plugin_core.driver.train.step:run", reports=True, words=outcomes.train))
-declare(StepKind(TuneSpec, TuneResult, "plugin_core.driver.tune.step:run", reports=True, words=outcomes.tune))
+declare(
+    StepKind(
+        TuneSpec,
+        TuneResult,
+        "plugin_core.driver.tune.step:run",
+        reports=True,
+        words=outcomes.tune,
+        check="plugin_core.supervisor.kind_checks:tune",
+    )
+)
 declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run", words=outcomes.evaluate))
-declare(StepKind(BatchInferSpec, BatchInferResult, "plugin_core.driver.batch_infer:run", words=outcomes.batch_infer))
+declare(
+    StepKind(
+        BatchInferSpec,
+        BatchInferResult,
+        "plugin_core.driver.batch_infer:run",
+        words=outcomes.batch_infer,
+        check="plugin_core.supervisor.kind_checks:batch_infer",
+    )
+)
 declare(
     StepKind(
         RetrainSpec,

@@ -10,7 +10,7 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.results import StepResult
 from plugin_core.storage.location import be_patient
-from plugin_core.supervisor.preflight import check_functions_and_data, check_resumed_search
+from plugin_core.supervisor.preflight import check_functions_and_data
 from plugin_core.supervisor.run_checkpoints import with_checkpoints
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,6 @@ def execute(spec: StepSpec) -> StepResult:
     for remark in remarks:
         logger.info("%s", remark)
     check_functions_and_data(spec, here=True)
-    check_resumed_search(spec, here=True)
     rundir.write_spec(spec)
     stored = rundir.result()
     if stored is not None:

@@ -17,7 +17,7 @@ from plugin_core.storage.refusals import refusal
 from plugin_core.storage.threads import Threads, in_thread
 from plugin_core.supervisor.events import Event, Listener, Log
 from plugin_core.supervisor.generations import lay_down
-from plugin_core.supervisor.preflight import check_functions_and_data, check_resumed_search
+from plugin_core.supervisor.preflight import check_functions_and_data
 from plugin_core.supervisor.run_checkpoints import with_checkpoints
 from plugin_core.supervisor.story import Story
 from plugin_core.supervisor.uploads import tell_if_slow
@@ -44,8 +44,7 @@ async def prepare(
     spec, remarks = await Threads.of(RunDir.of(spec).uri)(
         with_checkpoints, spec, cluster.shares_this_machine, current, limit_s=math.inf
     )
-    await in_thread(check_functions_and_data, spec, cluster.shares_this_machine)
-    await in_thread(check_resumed_search, spec, cluster.shares_this_machine, current)
+    await in_thread(check_functions_and_data, spec, cluster.shares_this_machine, current)
     try:
         # no time limit: the payload that travels with the step may be large
         laying = Threads.of(RunDir.of(spec).uri)

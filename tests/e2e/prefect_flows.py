@@ -120,7 +120,7 @@ def giving_up(storage: str) -> None:
 @flow
 def hanging(storage: str) -> None:
     """Rank 1 falls asleep once; the workers are restarted."""
-    from tests.chaos.test_hangs import training
+    from tests.support.standstills import training
 
     folder = Path(storage, "hanging")
     folder.mkdir(parents=True)

@@ -11,9 +11,11 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from plugin_core import LocalCluster, ScalingConfig, TrainSpec, get_model, promote, rollback, run
+from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec, get_model, promote, rollback, run
+from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import AliasMovedError, SpecError
 from plugin_core.registry.api import open_registry
+from plugin_core.runs.directory import RunDir
 from plugin_core.specs import parse_spec
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.step import Bundle, StepSpec
@@ -263,6 +265,8 @@ def test_an_incomplete_declaration_fails_where_it_is_made(
 ) -> None:
     with pytest.raises(TypeError, match=words):
         declare(StepKind(spec, result, run))
+    with pytest.raises(TypeError, match=r"StepKind.check: got 'a'; expected 'package.module:function'"):
+        declare(StepKind(WholeCopySpec, CopyResult, "a:b", check="a"))
 
 
 def test_a_name_is_declared_once() -> None:
@@ -270,3 +274,24 @@ def test_a_name_is_declared_once() -> None:
     declare(StepKind(WholeCopySpec, CopyResult, "a:b"))
     with pytest.raises(ValueError, match="kind: 'copy' is declared twice"):
         declare(StepKind(WholeCopySpec, CopyResult, "another:module"))
+
+
+class CheckedSpec(WholeCopySpec):
+    kind: Literal["checked"] = "checked"  # type: ignore[assignment]
+
+
+class CheckedResult(StepResult):
+    kind: Literal["checked"] = "checked"
+
+
+def refuse(spec: CheckedSpec, here: bool, current: RunDir | None) -> None:
+    raise SpecError(f"name: got {spec.run_config.name!r}; expected another")
+
+
+def test_a_kind_refuses_a_step_before_it_is_submitted(tmp_path: Path) -> None:
+    declare(StepKind(CheckedSpec, CheckedResult, "a:b", check="tests.e2e.test_plugins:refuse"))
+    spec = CheckedSpec(run_config=RunConfig(name="checked", storage_path=str(tmp_path)))
+    with FakeCluster() as cluster:
+        with pytest.raises(SpecError, match="name: got 'checked'; expected another"):
+            run(spec, cluster)
+        assert cluster.submits == 0

@@ -158,7 +158,7 @@ def test_a_training_that_stands_still_says_so_in_its_tasks_log(flows: Flows) -> 
         return [line.message for line in flows.client.read_logs(log) if "the training hangs: no report for" in line.message]
 
     wait_until(told)
-    assert "rank 1 is in asleep (test_hangs.py:" in told()[0]
+    assert "rank 1 is in asleep (standstills.py:" in told()[0]
 
 
 @slow

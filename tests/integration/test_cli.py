@@ -14,6 +14,7 @@ import yaml
 from devtools.chaos import wait_until
 from plugin_core.clusters.local_head import Head
 from plugin_core.specs.parse import parse_result
+from tests.support.command_line import raytrain
 
 CODE = """
 import neighbour
@@ -36,12 +37,6 @@ def folder(tmp_path: Path) -> Path:
     }
     (tmp_path / "answer.yaml").write_text(yaml.safe_dump(spec))
     return tmp_path
-
-
-def raytrain(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("raytrain")), *arguments]
-    env = {**os.environ, **environment}
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.parametrize("where", ["local", pytest.param("s3", marks=pytest.mark.slow)])

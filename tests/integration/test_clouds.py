@@ -11,9 +11,9 @@ from plugin_core import RunConfig, run
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.storage import proof
 from plugin_core.storage.location import Location
-from tests.integration.test_s3 import refused
 from tests.support.clouds import AZURE_VARIABLE
 from tests.support.fake_steps import spec_at
+from tests.support.object_storage import refused
 from tests.support.storage_contract import StorageContract
 
 pytestmark = pytest.mark.slow

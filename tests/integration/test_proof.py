@@ -11,10 +11,10 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import SpecError
 from plugin_core.storage import proof
 from plugin_core.storage.location import Location
-from tests.integration.test_s3 import by_s3fs
 from tests.support.clouds import gcs_server
 from tests.support.fake_steps import spec_at
 from tests.support.forgetful_s3 import in_front_of
+from tests.support.object_storage import by_s3fs
 
 
 @pytest.fixture(autouse=True)

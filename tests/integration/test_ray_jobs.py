@@ -12,7 +12,7 @@ from plugin_core.clusters.local_head import Head
 from plugin_core.errors import InfrastructureError, SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
-from tests.integration.test_cli import raytrain
+from tests.support.command_line import raytrain
 
 SCRIPT = """
 import os

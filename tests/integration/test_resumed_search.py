@@ -11,7 +11,7 @@ from plugin_core import LocalCluster, TrainSpec, TuneSpec, run
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import read_reports
-from tests.integration.test_tune import loop, spec, table
+from tests.support.searches import loop, spec, table
 
 
 def twice(config: dict[str, Any]) -> None:

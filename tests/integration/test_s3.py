@@ -14,6 +14,7 @@ from plugin_core.errors import SpecError, StorageError
 from plugin_core.loops import rows
 from plugin_core.storage.location import Location
 from tests.support.fake_steps import spec_at
+from tests.support.object_storage import by_s3fs, refused
 from tests.support.played_training import ROWS, Training, make_files
 from tests.support.storage_contract import StorageContract
 
@@ -22,11 +23,6 @@ class TestS3(StorageContract):
     @pytest.fixture
     def root(self, s3: str, request: pytest.FixtureRequest) -> Location:
         return Location.of(s3).child(f"contract {request.node.name}")
-
-
-def by_s3fs(uri: str) -> str:
-    """The same location through fsspec."""
-    return f"s3fs{uri.partition('?')[0][2:]}?endpoint_url={s3_endpoint(uri)}"
 
 
 class TestS3fs(StorageContract):
@@ -95,16 +91,6 @@ def test_wrong_keys_and_missing_permissions_are_reported_before_a_submit(
 @pytest.mark.parametrize("way", [str, by_s3fs])
 def test_a_wrong_bucket_is_reported_before_a_submit(s3: str, tmp_path: Path, way: Callable[[str], str]) -> None:
     refused(tmp_path, way(s3.replace("s3://runs/", "s3://no-such-bucket/")), "whose bucket does not exist")
-
-
-def refused(tmp_path: Path, uri: str, words: str) -> None:
-    spec = spec_at(tmp_path, run_config=RunConfig(name="run", storage_path=uri))
-    with FakeCluster() as cluster:
-        with pytest.raises(SpecError) as told:
-            run(spec, cluster)
-        assert cluster.submits == 0
-    assert told.value.message.startswith(f"run_config.storage_path: got '{uri}', {words}; expected")
-    assert "word" not in told.value.message.replace(words, "")
 
 
 def test_a_dead_endpoint_is_unreachable_and_may_be_tried_again(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import ray.train
 
 from plugin_core.driver.train.frameworks import report_callbacks
-from plugin_core.loops import transformers as loop
 
 
 @pytest.fixture
@@ -29,6 +28,8 @@ def test_transformers_checkpoint_is_copied_once_all_ranks_have_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reported: list[set[str]]
 ) -> None:
     from ray.train.huggingface.transformers import RayTrainReportCallback
+
+    from plugin_core.loops import transformers as loop
 
     monkeypatch.setattr(RayTrainReportCallback, "on_save", RayTrainReportCallback.on_save)
     folder = tmp_path / "checkpoint-1"

@@ -13,7 +13,7 @@ from plugin_core.driver import takeover
 from plugin_core.driver.train import restarts
 from plugin_core.driver.train.journal_callback import JournalCallback
 from plugin_core.driver.train.judge import Judge
-from plugin_core.driver.train.snapshot import Standing
+from plugin_core.driver.train.snapshot import RunState
 from plugin_core.errors import InfrastructureError, StepTimeoutError
 from plugin_core.ray_internals.controller import Process
 from plugin_core.runs.directory import RunDir
@@ -56,11 +56,11 @@ def test_our_own_errors_say_what_they_say() -> None:
 class Controller:
     """Drives the callback as Ray Train's controller does."""
 
-    def __init__(self, tmp_path: Path, standing: Standing | None = None, max_failures: int = 3):
+    def __init__(self, tmp_path: Path, standing: RunState | None = None, max_failures: int = 3):
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.rundir.claim(1, "address", "incarnation")
         judge = Judge(max_failures)
-        self.callback = JournalCallback(self.rundir.uri, 1, standing or Standing(), judge=judge)
+        self.callback = JournalCallback(self.rundir.uri, 1, standing or RunState(), judge=judge)
         self._state = self._of("initializing")
 
     @staticmethod
@@ -111,7 +111,7 @@ def test_a_killed_worker_is_told_with_its_number_and_what_the_others_resume_from
 
 
 def test_an_attempt_that_resumes_knows_its_checkpoint_before_its_first_report(tmp_path: Path) -> None:
-    controller = Controller(tmp_path, Standing(4, 4, checkpoints=("checkpoint_a001_000004",)), max_failures=-1)
+    controller = Controller(tmp_path, RunState(4, 4, checkpoints=("checkpoint_a001_000004",)), max_failures=-1)
     controller.enter("restarting", WorkerGroupError("failed", {1: dead()}))
     assert controller.told()[0].endswith("; failure 1; resuming from checkpoint_a001_000004")
 
@@ -139,7 +139,7 @@ def test_what_was_handed_over_is_masked_in_the_journal(tmp_path: Path, monkeypat
 
 def test_a_counter_that_no_float_can_hold_does_not_end_the_training(tmp_path: Path) -> None:
     """What a callback raises ends a training as a ControllerError."""
-    callback = JournalCallback(str(tmp_path / "run"), 1, Standing())
+    callback = JournalCallback(str(tmp_path / "run"), 1, RunState())
     report = SimpleNamespace(checkpoint=SimpleNamespace(path="/run/checkpoint_1"), validation=False)
     callback.after_report(report, [{"step": 10**400}])
     callback.after_controller_finish(None)

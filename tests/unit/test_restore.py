@@ -12,7 +12,7 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from plugin_core.driver.fenced_filesystem import SNAPSHOT, fenced_filesystem
-from plugin_core.driver.train.snapshot import Standing, repair_snapshot, standing_of
+from plugin_core.driver.train.snapshot import RunState, repair_snapshot, state_before
 from plugin_core.errors import StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
@@ -168,30 +168,30 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_absent(run: Path, monkey
 THREE = tuple(f"checkpoint_a001_{number:06}" for number in (1, 2, 3))
 
 
-def standing(run: Path) -> Standing:
+def standing(run: Path) -> RunState:
     rundir = RunDir.at(str(run))
-    return standing_of(rundir, History.read(rundir))
+    return state_before(rundir, History.read(rundir))
 
 
 def test_a_runs_standing_is_that_of_its_latest_checkpoint(run: Path) -> None:
-    assert standing(run) == Standing(reports=3, index=3, checkpoints=THREE)
-    assert standing(run.parent / "new") == Standing()
+    assert standing(run) == RunState(reports=3, index=3, checkpoints=THREE)
+    assert standing(run.parent / "new") == RunState()
 
 
 def test_reports_after_the_checkpoint_are_repeated_with_the_same_index(run: Path) -> None:
     with (run / ".step/journal/001-0001.jsonl").open("a") as file:
         file.writelines(json.dumps({"attempt": 1, "report": n, "metrics": {}, "checkpoint": None}) + "\n" for n in (4, 5))
-    assert standing(run) == Standing(reports=5, index=3, checkpoints=THREE)
+    assert standing(run) == RunState(reports=5, index=3, checkpoints=THREE)
     with (run / ".step/journal/002-0001.jsonl").open("w") as file:
         file.write(json.dumps({"attempt": 2, "report": 6, "index": 4, "metrics": {}, "checkpoint": None}) + "\n")
-    assert standing(run) == Standing(reports=6, index=3, checkpoints=THREE)
+    assert standing(run) == RunState(reports=6, index=3, checkpoints=THREE)
 
 
 def test_a_registered_checkpoint_whose_report_was_lost_in_a_kill_is_found_in_the_snapshot(run: Path) -> None:
     lines = (run / ".step/journal/001-0001.jsonl").read_text().splitlines()
     (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines[:2]) + "\n")
     lost = {"report": 3, "index": 3, "metrics": {"loss": 1 / 3}, "checkpoint": "checkpoint_a001_000003"}
-    assert standing(run) == Standing(3, 3, ({**lost, "late": True},), THREE)
+    assert standing(run) == RunState(3, 3, ({**lost, "late": True},), THREE)
 
 
 # ---- many checkpoints

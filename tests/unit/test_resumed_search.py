@@ -14,7 +14,7 @@ from plugin_core.runs import finished_search
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.pins import pinned
 from plugin_core.specs.resume_search import ResumeSearch
-from plugin_core.supervisor.preflight import check_resumed_search
+from plugin_core.supervisor import kind_checks
 from tests.support.finished_search import begun, contents, finished, row, search
 from tests.support.grid import grid_result
 
@@ -73,10 +73,10 @@ def test_a_search_that_cannot_be_gone_on_from_is_refused_before_the_submit(tmp_p
         (old.uri, {"mode": "min"}, r"got a search for the best 'value' \(max\); expected one for 'value' \(min\)"),
     ):
         with pytest.raises(SpecError, match=words):
-            check_resumed_search(search(tmp_path, **{"resume_from": uri, **fields}), here=True)
+            kind_checks.tune(search(tmp_path, **{"resume_from": uri, **fields}), here=True)
     old.location.child("trials.json").delete()
     with pytest.raises(SpecError, match=r"whose table trials\.json is missing"):
-        check_resumed_search(search(tmp_path, resume_from=old.uri), here=True)
+        kind_checks.tune(search(tmp_path, resume_from=old.uri), here=True)
 
 
 def test_a_run_that_has_begun_is_not_refused_for_what_became_of_the_finished_search(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_run_that_has_begun_is_not_refused_for_what_became_of_the_finished_sea
     spec = search(tmp_path, resume_from=old.uri)
     resumed(begun(spec))
     old.location.child("trials.json").delete()
-    check_resumed_search(spec, here=True)
+    kind_checks.tune(spec, here=True)
 
 
 def test_a_torn_table_is_left_to_the_cluster_and_ends_the_attempt_there(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_torn_table_is_left_to_the_cluster_and_ends_the_attempt_there(tmp_path
     old = finished(tmp_path)
     old.location.child("trials.json").write(b'[{"run": "trial-t1", ')
     spec = search(tmp_path, resume_from=old.uri)
-    check_resumed_search(spec, here=True)
+    kind_checks.tune(spec, here=True)
     with pytest.raises(StorageError, match=r"trials\.json is damaged"):
         resumed(begun(spec))
 

@@ -15,7 +15,7 @@ from plugin_core.driver.tune.resumed import resumed
 from plugin_core.driver.tune.sampling import trials_for_tuner
 from plugin_core.errors import SpecError
 from plugin_core.specs.functions import by_value_name
-from plugin_core.supervisor.preflight import check_resumed_search
+from plugin_core.supervisor import kind_checks
 from tests.support.finished_search import GRID, begun, finished, row, search
 
 # ---- functions and grids
@@ -38,7 +38,7 @@ def test_a_trials_function_is_found_by_its_name_though_its_code_has_changed(tmp_
     changed = {**row(1, 1.0), "config": {"train_loop_per_worker": before}}
     old.location.child("trials.json").write(json.dumps([changed]).encode())
     spec = with_loops(tmp_path, "new", loop, other, resume_from={"search": old.uri, "trials": "all"})
-    check_resumed_search(spec, here=True)
+    kind_checks.tune(spec, here=True)
     taken = resumed(begun(spec))
     assert taken is not None
     assert taken.given is not None
@@ -47,14 +47,14 @@ def test_a_trials_function_is_found_by_its_name_though_its_code_has_changed(tmp_
     with pytest.raises(
         SpecError, match="trial-t1 has the train_loop_per_worker 'loop', which neither train nor param_space"
     ):
-        check_resumed_search(without, here=True)
+        kind_checks.tune(without, here=True)
 
 
 def test_a_trial_that_the_training_makes_invalid_is_named(tmp_path: Path) -> None:
     old = finished(tmp_path)
     old.location.child("trials.json").write(json.dumps([{**row(1, 1.0), "config": {"seed": -1}}]).encode())
     with pytest.raises(SpecError, match=r"trial-t1 would be an invalid TrainSpec now: seed: got -1"):
-        check_resumed_search(search(tmp_path, resume_from={"search": old.uri, "trials": "all"}), here=True)
+        kind_checks.tune(search(tmp_path, resume_from={"search": old.uri, "trials": "all"}), here=True)
 
 
 def test_of_a_grid_only_what_the_finished_search_lacks_is_run(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_of_a_grid_only_what_the_finished_search_lacks_is_run(tmp_path: Path) ->
     assert [config["train_loop_config"]["step"] for config in taken.given] == [1, 2, 3, 3]
     smaller = {"train_loop_config": {"step": {"grid_search": [1, 2]}}}
     with pytest.raises(SpecError, match=r"param_space: got a grid that .*old has searched; expected more values, or more"):
-        check_resumed_search(search(tmp_path, "less", param_space=smaller, resume_from=old.uri), here=True)
+        kind_checks.tune(search(tmp_path, "less", param_space=smaller, resume_from=old.uri), here=True)
 
 
 # ---- the searcher

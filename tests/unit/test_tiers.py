@@ -12,7 +12,7 @@ import pytest
 
 from plugin_core import CheckpointConfig, FailureConfig, LocalTier, RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.train.journal_callback import JournalCallback
-from plugin_core.driver.train.snapshot import Standing
+from plugin_core.driver.train.snapshot import RunState
 from plugin_core.driver.train.tiers import callback
 from plugin_core.driver.train.tiers.callback import TierCallback
 from plugin_core.driver.train.tiers.disk import KEPT, Disk, write_chunk
@@ -331,12 +331,12 @@ def test_a_copy_that_a_dead_worker_could_not_tell_of_is_found(played: Played, mo
 def test_reports_that_a_killed_driver_could_not_write_are_not_lost(tmp_path: Path) -> None:
     rundir = RunDir.at(str(tmp_path / "run"))
     rundir.write_spec(spec_with(tmp_path))
-    before = JournalCallback(rundir.uri, 1, Standing())
+    before = JournalCallback(rundir.uri, 1, RunState())
     report: Any = SimpleNamespace(checkpoint=None, validation=False)
     for step in range(3):
         before.after_report(report, [{"step": step}])
     lines = before.unwritten()
-    again = JournalCallback(rundir.uri, 2, Standing(reports=1, index=0))
+    again = JournalCallback(rundir.uri, 2, RunState(reports=1, index=0))
     again.restore(lines, 2)
     again.restore(lines, 2)
     entries = list(filter(None, map(parse_line, again.unwritten().splitlines())))

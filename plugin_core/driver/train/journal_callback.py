@@ -9,7 +9,7 @@ from typing import Any
 
 from plugin_core.driver import takeover
 from plugin_core.driver.train.judge import Judge
-from plugin_core.driver.train.snapshot import Standing
+from plugin_core.driver.train.snapshot import RunState
 from plugin_core.ray_internals import validations
 from plugin_core.ray_internals.controller import (
     ControllerCallback,
@@ -55,17 +55,17 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self,
         run_uri: str,
         attempt: int,
-        standing: Standing,
+        state: RunState,
         then: Callable[[dict[str, Any]], None] | None = None,
         all_ranks: bool = False,
         judge: Judge | None = None,
     ):
         self._run_uri = run_uri
         self._attempt = attempt
-        self._reports = standing.reports
+        self._reports = state.reports
         #: of the last report, and of the checkpoint that workers would restart from
-        self._index = self._start = standing.index
-        self._lost = list(standing.lost)
+        self._index = self._start = state.index
+        self._lost = list(state.lost)
         self._then = then
         self._all_ranks = all_ranks
         self._writer: JournalWriter | None = None
@@ -73,12 +73,12 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self.ledger: Ledger | None = None
         self._worker_group: Any = None
         self._judge = judge or Judge()
-        self._judge.checkpoints.extend(standing.checkpoints)
+        self._judge.checkpoints.extend(state.checkpoints)
         self._failed = False
         #: the counters of the latest checkpoint
         self._counters = ""
         #: the index of each checkpoint whose validation has not ended
-        self._validating = dict(standing.validating)
+        self._validating = dict(state.validating)
 
     # ---- checkpoints that are on the nodes alone, and come to storage later (see `tiers`)
 

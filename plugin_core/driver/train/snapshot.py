@@ -27,7 +27,7 @@ from plugin_core.storage.threads import parallel
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunState:
     """A run's state before an attempt: the number of `reports` so far, the `index` (from 1; see `journal_callback`) of the
     report whose checkpoint it resumes from, the journal entries `lost` in a kill, the index of each checkpoint whose
     validation has not ended, and its `checkpoints`, the newest last."""
@@ -39,7 +39,7 @@ class Standing:
     validating: tuple[tuple[str, int], ...] = ()
 
 
-def standing_of(rundir: RunDir, history: History) -> Standing:
+def state_before(rundir: RunDir, history: History) -> RunState:
     """Derive the state from the journal and the repaired snapshot. The journal has everything from before a checkpoint's
     registration (see `fenced_filesystem`), but may lack the registered checkpoint's own entry."""
     reports, last = history.reports, history.last_index
@@ -55,7 +55,7 @@ def standing_of(rundir: RunDir, history: History) -> Standing:
     last_name = listed[-1].name if listed else ""
     validating = tuple((entry.name, index[entry.name]) for entry in listed if entry.validation is not None)
     names = tuple(entry.name for entry in listed)
-    return Standing(reports + len(lost), index.get(last_name, 0), tuple(lost), names, validating)
+    return RunState(reports + len(lost), index.get(last_name, 0), tuple(lost), names, validating)
 
 
 def repair_snapshot(rundir: RunDir, config: CheckpointConfig, history: History) -> str:

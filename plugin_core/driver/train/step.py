@@ -20,7 +20,7 @@ from plugin_core.driver.train.data_config import data_config, resumable_datasets
 from plugin_core.driver.train.frameworks.build import TrainerInputs, build_trainer, replicas_are_apart, worker_environment
 from plugin_core.driver.train.oom import OomWatch
 from plugin_core.driver.train.preprocessor import fitted_preprocessor
-from plugin_core.driver.train.snapshot import repair_snapshot, standing_of
+from plugin_core.driver.train.snapshot import repair_snapshot, state_before
 from plugin_core.driver.train.tiers.records import tier_options
 from plugin_core.driver.train.validation import validation_config
 from plugin_core.driver.train.worker import WorkerOptions, wrap
@@ -101,8 +101,8 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         oom=OomWatch(functools.partial(call_on, function=oom.kills, timeout_s=KILLS_S)),
         answers=raylet_answers,
     )
-    standing = standing_of(context.rundir, history)
-    journal = JournalCallback(uri, attempt, standing, on_report, all_ranks=spec.report_all_ranks, judge=judge)
+    state = state_before(context.rundir, history)
+    journal = JournalCallback(uri, attempt, state, on_report, all_ranks=spec.report_all_ranks, judge=judge)
     guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, judge, watches_fence=not context.own_job)
     callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
     # an actor's workers do not tell it of their uploads and of `progress()`
