@@ -16,6 +16,7 @@ from airflow_provider.testing import AirflowServer
 from devtools.chaos import Proxy
 from devtools.servers import variable_of
 from plugin_core.clusters.local_head import Head
+from tests.support.canaries import plain_canary
 from tests.support.fake_kubernetes import FakeKubernetes
 
 
@@ -26,6 +27,10 @@ def dags_of_the_migration() -> str:
 
 
 DAGS = Path(__file__).parent / "airflow_dags"
+#: The name of the folder of DAGs. Airflow itself replaces variables in it, so `$HOME` cannot be among it.
+ODD = 'it\'s "a" folder #1? $1 `id` &;|<>()[]{}~! ü 漢'
+#: The key that opens an object store for Airflow's processes, by `secret_key=$OUR_SECRET` in its URI.
+STORAGE_KEY = plain_canary("storage")
 ROOT = Path(__file__).parents[2]
 #: What the published example DAGs run, with a Ray task of its own.
 SCRIPT = """
@@ -83,11 +88,12 @@ def airflow(folder: Path, head: Head, gate: Proxy, kubernetes: FakeKubernetes) -
         kuberay = {"name": name, "settings": {"image": "registry/work:1"}, **place, **more}
         return json.dumps({"conn_type": "rayjobs", "extra": {"kuberay": kuberay}})
 
-    shutil.copytree(DAGS, folder / "dags", ignore=shutil.ignore_patterns("__pycache__"))
+    dags = folder / ODD
+    shutil.copytree(DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(DAGS.parent / "same_spec.yaml", folder)
-    shutil.copy(ROOT / "example_dags" / "retrain.py", folder / "dags")
-    (folder / "dags" / "smallest.py").write_text(dag_of_the_docs("smallest"))
-    (folder / "dags" / "migrated.py").write_text(dags_of_the_migration())
+    shutil.copy(ROOT / "example_dags" / "retrain.py", dags)
+    (dags / "smallest.py").write_text(dag_of_the_docs("smallest"))
+    (dags / "migrated.py").write_text(dags_of_the_migration())
     (folder / "ray_scripts").mkdir()
     (folder / "ray_scripts" / "script.py").write_text(SCRIPT)
     port = urlsplit(head.address).port
@@ -100,6 +106,9 @@ def airflow(folder: Path, head: Head, gate: Proxy, kubernetes: FakeKubernetes) -
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "12",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+        "OUR_KEY": "testing",
+        "OUR_SECRET": STORAGE_KEY,
+        "RAYTRAIN_URI_VARIABLES": "OUR_KEY,OUR_SECRET",
         "RAY_SCRIPTS": str(folder / "ray_scripts"),
         "AIRFLOW_CONN_RAY_CONN": connection("rayjobs", port, head.token),
         "AIRFLOW_CONN_RAY_ON_KUBERNETES": on_kubernetes("migrated"),
@@ -108,7 +117,7 @@ def airflow(folder: Path, head: Head, gate: Proxy, kubernetes: FakeKubernetes) -
         "AIRFLOW_CONN_WRONG_TOKEN": connection("rayjobs", port, "wrong"),
         "AIRFLOW_CONN_A_WEB_SERVER": connection("http", port, head.token),
     }
-    with AirflowServer(folder / "home", folder / "dags", variables) as server:
+    with AirflowServer(folder / "home", dags, variables) as server:
         yield server
     others = (process for process in psutil.process_iter() if process.pid != os.getpid())
     left = [process for process in others if str(folder) in variable_of(process, "TEST_FOLDER")]

@@ -22,7 +22,8 @@ from devtools.chaos import wait_until
 from devtools.servers import environment, s3_endpoint
 from plugin_core.clusters.local_head import Head
 from plugin_core.runs.directory import RunDir
-from tests.support.canaries import CommandLines, canary, found_in, found_in_temp, found_under
+from tests.e2e.airflow_server import STORAGE_KEY
+from tests.support.canaries import CommandLines, canary, found_in, found_in_temp, found_under, plain_canary
 from tests.support.canary_steps import BLOCK, evaluate_fields, infer_fields, train_fields
 
 ROOT = Path(__file__).parents[2]
@@ -33,11 +34,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 ALLOWED = {
     "state.json": "the embedded head's address and token, which its owner alone may read",
 }
-
-
-def plain(place: str) -> str:
-    """A canary for places that accept only ASCII."""
-    return canary(place).partition("/")[0]
 
 
 @dataclass
@@ -109,7 +105,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, s3: str, head: Head) -> Any:
-    secrets = Secrets(head.token, canary("variable"), canary("file"), plain("header"), plain("storage"), plain("mlflow"))
+    header, mlflow = plain_canary("header"), plain_canary("mlflow")
+    secrets = Secrets(head.token, canary("variable"), canary("file"), header, STORAGE_KEY, mlflow)
     (tmp_path / "rows.csv").write_text("x\n" + "\n".join(map(str, range(10))) + "\n")
     base, _, options = s3.partition("?")
     storage = f"{base}/{tmp_path.name}?{options}&access_key=$OUR_KEY&secret_key=$OUR_SECRET"
@@ -219,14 +216,12 @@ def test_no_secret_is_left_anywhere(engine: str, place: Place, request: pytest.F
             by_prefect(place, request.getfixturevalue("prefect_api"))
             searched.append(Path(os.environ["PREFECT_HOME"]))
         else:
-            server = request.getfixturevalue("airflow")
-            place.storage = str(place.folder / "runs")  # its processes were started without the storage's variables
-            by_airflow(place, server)
+            by_airflow(place, request.getfixturevalue("airflow"))
             searched.append(request.getfixturevalue("folder"))
     assert commands.rounds > 100
     assert commands.holding(place.secrets.all) == []
     copied = place.folder / "of_s3"
-    if engine == "prefect":
+    if engine != "cli":
         copy_of(place, copied)
     if engine != "cli":
         assert (place.folder / "mlflow.db").exists(), "the tracker has to have been in use"

@@ -73,15 +73,16 @@ def test_a_step_runs_whatever_characters_the_paths_of_its_storage_and_code_have(
 
 @pytest.fixture
 def odd_environment() -> Iterator[Path]:
-    """This Python environment under a path with spaces and a quote. Short, because Ray's sockets are below it."""
+    """This Python environment under an odd path. Short, because Ray's sockets are below it."""
     folder = Path(tempfile.mkdtemp(prefix="r-", dir="/tmp"))
-    (folder / "o'brien's venv").symlink_to(sys.prefix)
-    yield folder / "o'brien's venv" / Path(sys.executable).relative_to(sys.prefix)
+    name = "o'brien's \"$HOME\" `id` #1? &;|<>()[]{}~! ü 漢 venv"
+    (folder / name).symlink_to(sys.prefix)
+    yield folder / name / Path(sys.executable).relative_to(sys.prefix)
     shutil.rmtree(folder)
 
 
 @pytest.mark.slow
-def test_the_command_and_its_embedded_head_run_from_an_environment_with_spaces_and_quotes_in_its_path(
+def test_the_command_and_its_embedded_head_run_from_an_environment_whatever_characters_its_path_has(
     tmp_path: Path, odd_environment: Path
 ) -> None:
     folder = dag_folder(tmp_path)

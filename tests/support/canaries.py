@@ -22,6 +22,11 @@ def canary(place: str) -> str:
     return f"canary-{place}-{secrets.token_hex(6)}/+é\"'&<>"
 
 
+def plain_canary(place: str) -> str:
+    """A canary for places that accept only ASCII."""
+    return canary(place).partition("/")[0]
+
+
 def forms(secret: str) -> list[bytes]:
     """How its mark may appear in a file: as it is, in UTF-16, in base64 at each of the three offsets."""
     mark = "-".join(secret.split("-")[:3]).partition("/")[0].encode()
