@@ -17,9 +17,9 @@ import re
 import symtable
 import sys
 import threading
-import tokenize
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from importlib.machinery import ModuleSpec
+from importlib.util import decode_source
 from typing import Any
 
 import cloudpickle
@@ -119,7 +119,7 @@ def check_reference(
         return
     if found.origin and found.origin.endswith(".py"):
         try:
-            names, classes = _top_level_names(_source(Path(found.origin)), found.origin)
+            names, classes = _top_level_names(_source(found), found.origin)
         except (UnicodeDecodeError, LookupError, ValueError, RecursionError, MemoryError) as exc:
             # not UTF-8, an unknown encoding, a NUL, an endless expression
             raise PayloadError(
@@ -159,10 +159,10 @@ def _culprit(function: Callable[..., Any]) -> str:
     return "something it captures"
 
 
-def _source(file: Path) -> str:
-    """Decode a source file as Python does: by its coding line or byte order mark, else as UTF-8."""
-    with tokenize.open(file) as stream:
-        return stream.read()
+def _source(module: ModuleSpec) -> str:
+    """Decode a module's source as Python does: by its coding line or byte order mark, else as UTF-8."""
+    loader: Any = module.loader  # of a file, or of a member of a zip archive
+    return decode_source(loader.get_data(module.origin))
 
 
 def _top_level_names(source: str, file: str) -> tuple[set[str], set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -9,11 +10,12 @@ import site
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import distributions
-from modulefinder import ModuleFinder
+from modulefinder import Module, ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,26 @@ _PKG_DIRECTORY = 5
 class _Finder(ModuleFinder):
     """A ModuleFinder that supports packages without an `__init__.py`; the standard library's fails on them."""
 
+    def follow(self, file: Path, module_name: str) -> None:
+        """Find what a module imports. As a member of its package, if it is in one: it may import relatively."""
+        if "." in module_name:
+            with contextlib.suppress(ImportError):  # an engine may have loaded the file under another name
+                self.import_hook(module_name)
+                return
+        if file.suffix == ".py":
+            self.run_script(str(file))
+
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         found = PathFinder.find_spec(name, path or self.path)
         if found is not None and found.origin is None and found.submodule_search_locations:
             return None, next(iter(found.submodule_search_locations)), ("", "", _PKG_DIRECTORY)
         return super().find_module(name, path, parent)
+
+    def determine_parent(self, caller: Any, level: int = -1) -> Any:
+        try:
+            return super().determine_parent(caller, level)
+        except ImportError:  # a script that also runs as a module: it tries a relative import, then an absolute one
+            return Module("a package that is not there")
 
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
         try:
@@ -59,24 +76,40 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
         else:
             module = sys.modules.get(getattr(function, "__module__", "") or "")
             file, module_name = getattr(module, "__file__", None), getattr(module, "__name__", "")
-        if not is_users_file(file) or not file:
-            continue
-        roots = _search_path(Path(file), module_name)
-        # what is never shipped is not traced either: in a checkout, ours are among the user's folders
-        finder = _Finder(path=[str(root) for root in roots], excludes=sorted(_OURS))
-        if file.endswith(".py"):
-            finder.run_script(file)
-        files = [
-            Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))
-        ]
-        if isinstance(function, str):
-            files += _package_files(Path(file), module_name)
-        for path in files:
-            root = next((root for root in roots if path.is_relative_to(root)), None)
-            relative = path.relative_to(root).as_posix() if root else ""
-            if root and relative.split("/")[0].removesuffix(".py") not in _OURS and is_users_file(str(path)):
-                sources[relative] = path.read_bytes()
+            # `python -m package.module` calls it __main__
+            module_name = getattr(getattr(module, "__spec__", None), "name", module_name)
+        if is_users_file(file) and file:
+            with _unpacked(Path(file)) as place:
+                sources.update(_traced(place, module_name, itself=isinstance(function, str)))
     return sources
+
+
+@contextlib.contextmanager
+def _unpacked(file: Path) -> Iterator[Path]:
+    """A module's file; a copy for the duration if it is in a zip archive, as those of Airflow's packaged DAGs are."""
+    archive = next((parent for parent in file.parents if parent.is_file()), None)
+    if archive is None:
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="raytrain-code-") as folder, zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder, [name for name in packed.namelist() if name.endswith(".py")])
+        yield Path(folder, file.relative_to(archive))
+
+
+def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
+    """The user's modules that a module imports, and `itself`, by their relative file names."""
+    roots = _search_path(file, module_name)
+    # what is never shipped is not traced either: in a checkout, ours are among the user's folders
+    finder = _Finder(path=[str(root) for root in roots], excludes=sorted(_OURS))
+    finder.follow(file, module_name)
+    files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
+    found = {}
+    for path in [*files, *(_package_files(file, module_name) if itself else [])]:
+        root = next((root for root in roots if path.is_relative_to(root)), None)
+        relative = path.relative_to(root).as_posix() if root else ""
+        if root and relative.split("/")[0].removesuffix(".py") not in _OURS and is_users_file(str(path)):
+            found[relative] = path.read_bytes()
+    return found
 
 
 def pack(sources: dict[str, bytes]) -> bytes:

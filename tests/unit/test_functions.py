@@ -1,9 +1,11 @@
 """How functions travel: by-value pickles, the user's neighbouring modules."""
 
+import importlib
 import subprocess
 import sys
 import threading
 import time
+import zipfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -75,6 +77,35 @@ def test_a_by_reference_function_brings_its_own_module_when_it_is_the_users(
     assert sources.local_sources(["ray.train:report"]) == {}
 
 
+def test_a_module_of_a_package_imports_relatively(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "team/__init__.py": "from .names import NAME\n",
+        "team/names.py": "NAME = 'vision'\n",
+        "team/models/__init__.py": "",
+        "team/models/train.py": "from . import net\nfrom ..names import NAME\ndef loop(config): return net.WIDTH, NAME\n",
+        "team/models/net.py": "from .sizes import WIDTH\n",
+        "team/models/sizes.py": "WIDTH = 3\n",
+    }
+    (tmp_path / "team" / "models").mkdir(parents=True)
+    for name, source in {**files, "team/unused.py": ""}.items():
+        (tmp_path / name).write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    loop = importlib.import_module("team.models.train").loop
+    for function in ("team.models.train:loop", loop):
+        assert set(sources.local_sources([function])) == set(files)
+    monkeypatch.setattr(sys.modules["team.models.train"], "__name__", "__main__")  # as `python -m` calls it
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["team.models.train"])
+    monkeypatch.setattr(loop, "__module__", "__main__")
+    assert set(sources.local_sources([loop])) == set(files)
+
+
+def test_a_script_may_try_a_relative_import_before_an_absolute_one(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("X = 1\n")
+    source = "try:\n    from . import beside\nexcept ImportError:\n    import beside\ndef loop(config): return beside.X\n"
+    loop = module(tmp_path, source, name="script")["loop"]
+    assert set(sources.local_sources([loop])) == {"beside.py"}
+
+
 def test_our_own_packages_are_not_searched_for_modules_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +131,31 @@ def test_a_helper_that_cannot_be_parsed_travels_so_that_the_cluster_tells_why(
     assert sources_digest(found) == sources_digest(dict(found))
     for name in helpers:
         assert sources_digest(found) != sources_digest({**found, name: found[name] + b"\0"})
+
+
+def test_the_modules_of_a_packaged_dag_travel_and_what_they_import_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = {
+        "packaged_dag.py": b"import parts.inner\ndef loop(config): return parts.inner.X\n",
+        "parts/__init__.py": b"",
+        "parts/inner.py": b"from . import more\nimport outside\nX = more.X\n",
+        "parts/more.py": b"X = 7\n",
+    }
+    with zipfile.ZipFile(tmp_path / "dags.zip", "w") as archive:
+        for name, source in {**inside, "unused.py": b"", "data.csv": b"x"}.items():
+            archive.writestr(name, source)
+    (tmp_path / "outside.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path / "dags.zip")
+    functions.check_reference("train_loop_per_worker", "packaged_dag:loop", must_exist=True)
+    with pytest.raises(PayloadError, match="packaged_dag has no 'other'"):
+        functions.check_reference("train_loop_per_worker", "packaged_dag:other", must_exist=True)
+    found = importlib.import_module("packaged_dag")
+    assert sources.local_sources(["packaged_dag:loop"]) == {**inside, "outside.py": b""}
+    inside.pop("packaged_dag.py")
+    assert sources.local_sources([found.loop]) == {**inside, "outside.py": b""}
+    assert "value:loop#" in functions.by_value_name(found.loop)
 
 
 def test_packages_that_pip_installed_into_a_folder_are_not_the_users(
