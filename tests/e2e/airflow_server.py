@@ -18,6 +18,7 @@ from devtools.servers import variable_of
 from plugin_core.clusters.local_head import Head
 from tests.support.canaries import plain_canary
 from tests.support.fake_kubernetes import FakeKubernetes
+from tests.support.users_modules import PACKAGE, pack
 
 
 def dags_of_the_migration() -> str:
@@ -44,6 +45,22 @@ def greet():
 
 ray.init()
 print(ray.get(greet.remote()))
+"""
+
+PACKAGED_DAG = """
+from airflow.sdk import dag
+from airflow_provider.operators import RayTrainOperator
+from vision_team.models.train import loop
+
+
+@dag(schedule=None)
+def packaged():
+    by_value = RayTrainOperator(task_id="by_value", train_loop_per_worker=loop)
+    by_name = RayTrainOperator(task_id="by_name", train_loop_per_worker="vision_team.models.train:loop")
+    by_value >> by_name
+
+
+packaged()
 """
 
 
@@ -94,6 +111,7 @@ def airflow(folder: Path, head: Head, gate: Proxy, kubernetes: FakeKubernetes) -
     shutil.copy(ROOT / "example_dags" / "retrain.py", dags)
     (dags / "smallest.py").write_text(dag_of_the_docs("smallest"))
     (dags / "migrated.py").write_text(dags_of_the_migration())
+    pack(dags / "packaged.zip", {**PACKAGE, "packaged_dag.py": PACKAGED_DAG})
     (folder / "ray_scripts").mkdir()
     (folder / "ray_scripts" / "script.py").write_text(SCRIPT)
     port = urlsplit(head.address).port

@@ -23,6 +23,13 @@ def test_a_decorated_function_returns_what_it_returns(airflow: AirflowServer) ->
 
 
 @pytest.mark.slow
+def test_the_modules_of_a_packaged_dag_reach_the_cluster(airflow: AirflowServer) -> None:
+    run_id = succeeds(airflow, "packaged", "by_value")
+    for task_id in ("by_value", "by_name"):
+        assert airflow.xcom("packaged", run_id, task_id)["metrics"] == {"width": 7, "name": "vision"}
+
+
+@pytest.mark.slow
 def test_a_script_runs_from_its_folder(airflow: AirflowServer) -> None:
     run_id = succeeds(airflow, "ray_single_operator", "SubmitRayJob")
     log = airflow.task_log("ray_single_operator", run_id, "SubmitRayJob")

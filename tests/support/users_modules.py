@@ -3,8 +3,35 @@
 import importlib
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 from typing import Any
+
+#: A package whose train loop imports relatively, on several levels and late.
+PACKAGE = {
+    "vision_team/__init__.py": "from .names import NAME\n",
+    "vision_team/names.py": "NAME = 'vision'\n",
+    "vision_team/models/__init__.py": "",
+    "vision_team/models/train.py": """
+from . import net
+from ..names import NAME
+
+def loop(config):
+    import ray.train
+    from .late import ADDED
+    ray.train.report({"width": net.WIDTH + ADDED, "name": NAME})
+""",
+    "vision_team/models/net.py": "from .sizes import WIDTH\n",
+    "vision_team/models/sizes.py": "WIDTH = 3\n",
+    "vision_team/models/late.py": "ADDED = 4\n",
+}
+
+
+def pack(archive: Path, files: dict[str, str]) -> None:
+    """Write a zip archive of these files, like Airflow's packaged DAGs."""
+    with zipfile.ZipFile(archive, "w") as packed:
+        for name, source in files.items():
+            packed.writestr(name, source)
 
 
 def module(folder: Path, source: str, name: str = "steps") -> dict[str, Any]:
