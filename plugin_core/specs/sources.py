@@ -39,6 +39,8 @@ class _Finder(ModuleFinder):
 
     def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
         found = PathFinder.find_spec(name, path or self.path)
+        if found is None and path is None and (hooked := _hooked(name)) and is_users_file(hooked.origin):
+            self.path.append(str(_root_of(Path(str(hooked.origin)), name)))
         if found is not None and found.origin is None and found.submodule_search_locations:
             return None, next(iter(found.submodule_search_locations)), ("", "", _PKG_DIRECTORY)
         return super().find_module(name, path, parent)
@@ -98,10 +100,11 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
     """The user's modules that a module imports, and `itself`, by their relative file names."""
-    roots = _search_path(file, module_name)
+    folders = [str(folder) for folder in _search_path(file, module_name)]
     # what is never shipped is not traced either: in a checkout, ours are among the user's folders
-    finder = _Finder(path=[str(root) for root in roots], excludes=sorted(_OURS))
+    finder = _Finder(path=folders, excludes=sorted(_OURS))
     finder.follow(file, module_name)
+    roots = [Path(folder) for folder in finder.path]
     files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
     found = {}
     for path in [*files, *(_package_files(file, module_name) if itself else [])]:
@@ -160,10 +163,16 @@ def _installed_folders() -> set[Path]:
 
 def _search_path(file: Path, module_name: str) -> list[Path]:
     """Where the user's module finds its local imports: its root folder, then the user's folders on sys.path."""
-    depth = module_name.count(".") if (file.parent / "__init__.py").exists() or "." in module_name else 0
-    root = file.resolve().parents[depth + (1 if file.name == "__init__.py" else 0)]
-    folders = [root, *(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir())]
+    folders = [
+        _root_of(file, module_name),
+        *(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir()),
+    ]
     return list(dict.fromkeys(folder for folder in folders if is_users_file(str(folder / "x.py"))))
+
+
+def _root_of(file: Path, module_name: str) -> Path:
+    """The folder that a module's full name starts from."""
+    return file.resolve().parents[module_name.count(".") + (1 if file.name == "__init__.py" else 0)]
 
 
 def _package_files(file: Path, module_name: str) -> list[Path]:
@@ -188,12 +197,21 @@ def find_without_import(module_name: str, folders: Sequence[str] | None = None) 
     for part in module_name.split("."):
         sofar = f"{sofar}.{part}" if sofar else part
         found = PathFinder.find_spec(sofar, list(path) if path is not None else [*sys.path, ""])
+        if found is None and path is None:
+            found = _hooked(sofar)
         if found is None:
-            if path is None and (part in sys.builtin_module_names or part in sys.modules):
+            if path is None and part in sys.modules:
                 return getattr(sys.modules.get(module_name), "__spec__", None)
             return None
         path = found.submodule_search_locations or []
     return found
+
+
+def _hooked(name: str) -> ModuleSpec | None:
+    """The spec of a top-level module that is not on `sys.path`: a built-in one, or a package that pip installed in editable
+    mode, which some build systems do by an import hook."""
+    finders = (find for finder in sys.meta_path if (find := getattr(finder, "find_spec", None)) is not None)
+    return next((found for find in finders if (found := find(name, None)) is not None), None)
 
 
 @functools.cache

@@ -6,8 +6,10 @@ import sys
 import threading
 import time
 import zipfile
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +99,33 @@ def test_a_module_of_a_package_imports_relatively(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["team.models.train"])
     monkeypatch.setattr(loop, "__module__", "__main__")
     assert set(sources.local_sources([loop])) == set(files)
+
+
+def test_a_package_that_an_editable_install_hooks_into_the_import_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As setuptools does it for a project without a `src` folder."""
+    project, beside = tmp_path / "project", tmp_path / "beside"
+    (project / "hooked").mkdir(parents=True)
+    beside.mkdir()
+    (project / "hooked" / "__init__.py").write_text("")
+    (project / "hooked" / "train.py").write_text("from . import net\ndef loop(config): return net.WIDTH\n")
+    (project / "hooked" / "net.py").write_text("WIDTH = 3\n")
+    (beside / "uses_it.py").write_text("from hooked.train import loop\n")
+
+    class Hook:
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+            return spec_from_file_location(name, project / "hooked" / "__init__.py") if name == "hooked" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook])
+    monkeypatch.syspath_prepend(beside)
+    functions.check_reference("train_loop_per_worker", "hooked.train:loop", must_exist=True)
+    with pytest.raises(PayloadError, match=r"no module named 'hooked\.other' here"):
+        functions.check_reference("train_loop_per_worker", "hooked.other:loop", must_exist=True)
+    files = {"hooked/__init__.py", "hooked/train.py", "hooked/net.py"}
+    assert set(sources.local_sources(["hooked.train:loop"])) == files
+    assert set(sources.local_sources(["uses_it:loop"])) == {*files, "uses_it.py"}
 
 
 def test_a_script_may_try_a_relative_import_before_an_absolute_one(tmp_path: Path) -> None:
