@@ -129,7 +129,7 @@ def check_reference(
             raise PayloadError(
                 f"{field}: got {reference!r}, which cannot be imported ({found.origin}, line {exc.lineno}: {exc.msg})"
             ) from exc
-        if attribute.split(".")[0] not in names and "*" not in names:
+        if attribute.split(".")[0] not in names and names.isdisjoint(("*", "__getattr__")):
             raise PayloadError(f"{field}: got {reference!r}, which cannot be imported ({module_name} has no {attribute!r})")
         if attribute in classes and not may_be_class:
             raise PayloadError(f"{field}: got the class {reference!r}; expected a function")

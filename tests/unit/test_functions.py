@@ -221,6 +221,12 @@ def test_a_function_that_cannot_be_imported_is_refused_without_importing(referen
         functions.check_reference("evaluate", reference, must_exist=True)
 
 
+def test_a_module_that_makes_its_names_when_asked_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lazy_names.py").write_text("def __getattr__(name): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    functions.check_reference("evaluate", "lazy_names:loop", must_exist=True)
+
+
 def test_a_module_that_is_only_on_a_remote_cluster_is_not_refused_here() -> None:
     functions.check_reference("evaluate", "only_on_the_cluster:fn", must_exist=False)
 
