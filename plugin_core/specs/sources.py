@@ -141,7 +141,8 @@ def is_users_file(file: str | None) -> bool:
     if any(path.is_relative_to(folder) for folder in _installed_folders()):
         return False
     folders = {Path(entry).resolve() for entry in sys.path if entry}.intersection(path.parents)
-    return not any(path.relative_to(each).parts[0] in _installed_in(each, each.stat().st_mtime_ns) for each in folders)
+    there = (each for each in folders if each.exists())
+    return not any(path.relative_to(each).parts[0] in _installed_in(each, each.stat().st_mtime_ns) for each in there)
 
 
 @functools.lru_cache(maxsize=32)
