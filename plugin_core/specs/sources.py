@@ -82,7 +82,8 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
             module_name = getattr(getattr(module, "__spec__", None), "name", module_name)
         if is_users_file(file) and file:
             with _unpacked(Path(file)) as place:
-                sources.update(_traced(place, module_name, itself=isinstance(function, str)))
+                if place.is_file():  # it may be deleted by now; a function is sent without it
+                    sources.update(_traced(place, module_name, itself=isinstance(function, str)))
     return sources
 
 

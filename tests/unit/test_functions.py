@@ -135,6 +135,13 @@ def test_a_script_may_try_a_relative_import_before_an_absolute_one(tmp_path: Pat
     assert set(sources.local_sources([loop])) == {"beside.py"}
 
 
+def test_a_function_whose_file_was_deleted_is_sent_without_it(tmp_path: Path) -> None:
+    loop = module(tmp_path, LOOP, name="deleted")["loop"]
+    (tmp_path / "deleted.py").unlink()
+    assert sources.local_sources([loop]) == {}
+    assert functions.pickle_functions({"train_loop_per_worker": loop})
+
+
 def test_our_own_packages_are_not_searched_for_modules_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
