@@ -64,6 +64,10 @@ def work_at(work: Work, storage: Path | str, trail: Path, name: str = "run", **f
     )
 
 
+#: What ended a step that was running, by the file of its trail.
+_FAILED: dict[str, BaseException] = {}
+
+
 class Trail:
     """The steps that began, over all processes of a run."""
 
@@ -80,10 +84,15 @@ class Trail:
         return [entry["step"] for entry in self.entries()]
 
     def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
-        """The entry of rank 0 that begins `step` for the `times`-th time."""
-        return wait_until(
-            lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
-        )
+        """The entry of rank 0 that begins `step` for the `times`-th time. Fails as soon as the step has failed."""
+
+        def begun() -> dict[str, Any] | None:
+            found = [entry for entry in self.entries() if entry["step"] >= step][times - 1 :]
+            if not found and (error := _FAILED.get(str(self.file))) is not None:
+                raise AssertionError("the step failed before that") from error
+            return next(iter(found), None)
+
+        return wait_until(begun, timeout_s)
 
     def wait_for_process(self, number: int) -> None:
         """Until the `number`-th process has begun a step as rank 0."""
@@ -115,12 +124,16 @@ class Running:
         self.rundir = RunDir.of(spec)
         self.events: list[Event] = []
         self._done: Future[Any] = Future()
+        given = spec.train_loop_config if isinstance(spec, TrainSpec) else spec.arguments
+        self._trail = str(given.get("trail"))
+        _FAILED.pop(self._trail, None)
         threading.Thread(target=self._run, args=(cluster,), daemon=True).start()
 
     def _run(self, cluster: Any) -> None:
         try:
             self._done.set_result(run(self.spec, cluster, self.events.append))
         except BaseException as exc:
+            _FAILED[self._trail] = exc
             self._done.set_exception(exc)
 
     def result(self, timeout_s: float = 600) -> Any:
