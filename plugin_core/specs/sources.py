@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,6 +24,8 @@ from typing import Any
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
 #: modulefinder's constant for a package folder
 _PKG_DIRECTORY = 5
+#: modulefinder empties the process's caches of imports, in CPython 3.11 without regard for other threads that do
+_TRACING = threading.Lock()
 
 
 class _Finder(ModuleFinder):
@@ -104,7 +107,8 @@ def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
     folders = [str(folder) for folder in _search_path(file, module_name)]
     # what is never shipped is not traced either: in a checkout, ours are among the user's folders
     finder = _Finder(path=folders, excludes=sorted(_OURS))
-    finder.follow(file, module_name)
+    with _TRACING:
+        finder.follow(file, module_name)
     roots = [Path(folder) for folder in finder.path]
     files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
     found = {}

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -126,6 +127,23 @@ def test_a_package_that_an_editable_install_hooks_into_the_import_is_found(
     files = {"hooked/__init__.py", "hooked/train.py", "hooked/net.py"}
     assert set(sources.local_sources(["hooked.train:loop"])) == files
     assert set(sources.local_sources(["uses_it:loop"])) == {*files, "uses_it.py"}
+
+
+def test_steps_in_threads_look_for_modules_at_the_same_time() -> None:
+    before = sys.getswitchinterval()
+    gone: dict[str, Any] = {f"/gone/{number}.zip": None for number in range(20_000)}
+
+    def look() -> set[str]:
+        sys.path_importer_cache.update(gone)  # as imports left them
+        return set(sources.local_sources(["devtools.steps:evaluate"]))
+
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: look(), range(40)))
+    finally:
+        sys.setswitchinterval(before)
+    assert all("devtools/steps.py" in files for files in found)
 
 
 def test_a_script_may_try_a_relative_import_before_an_absolute_one(tmp_path: Path) -> None:
