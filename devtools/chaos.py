@@ -124,7 +124,7 @@ class Running:
         self.rundir = RunDir.of(spec)
         self.events: list[Event] = []
         self._done: Future[Any] = Future()
-        given = spec.train_loop_config if isinstance(spec, TrainSpec) else spec.arguments
+        given = getattr(spec, "train_loop_config", None) or getattr(spec, "arguments", None) or {}
         self._trail = str(given.get("trail"))
         _FAILED.pop(self._trail, None)
         threading.Thread(target=self._run, args=(cluster,), daemon=True).start()
