@@ -84,19 +84,24 @@ class Trail:
         return [entry["step"] for entry in self.entries()]
 
     def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
-        """The entry of rank 0 that begins `step` for the `times`-th time. Fails as soon as the step has failed."""
-
-        def begun() -> dict[str, Any] | None:
-            found = [entry for entry in self.entries() if entry["step"] >= step][times - 1 :]
-            if not found and (error := _FAILED.get(str(self.file))) is not None:
-                raise AssertionError("the step failed before that") from error
-            return next(iter(found), None)
-
-        return wait_until(begun, timeout_s)
+        """The entry of rank 0 that begins `step` for the `times`-th time."""
+        return self._until(
+            lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
+        )
 
     def wait_for_process(self, number: int) -> None:
         """Until the `number`-th process has begun a step as rank 0."""
-        wait_until(lambda: len({entry["pid"] for entry in self.entries()}) == number)
+        self._until(lambda: len({entry["pid"] for entry in self.entries()}) == number)
+
+    def _until(self, true: Callable[[], Any], timeout_s: float = 600) -> Any:
+        """`wait_until`, which ends as soon as the step has failed."""
+
+        def so_far() -> Any:
+            if not (value := true()) and (error := _FAILED.get(str(self.file))) is not None:
+                raise AssertionError("the step failed before that") from error
+            return value
+
+        return wait_until(so_far, timeout_s)
 
     def repeated(self) -> int:
         return sum(count - 1 for count in Counter(self.steps()).values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import os
 import site
 import subprocess
@@ -169,10 +170,7 @@ def _installed_folders() -> set[Path]:
 
 def _search_path(file: Path, module_name: str) -> list[Path]:
     """Where the user's module finds its local imports: its root folder, then the user's folders on sys.path."""
-    folders = [
-        _root_of(file, module_name),
-        *(Path(entry).resolve() for entry in sys.path if entry and Path(entry).is_dir()),
-    ]
+    folders = [_root_of(file, module_name), *(Path(entry).resolve() for entry in sys.path if Path(entry).is_dir())]
     return list(dict.fromkeys(folder for folder in folders if is_users_file(str(folder / "x.py"))))
 
 
@@ -183,8 +181,8 @@ def _root_of(file: Path, module_name: str) -> Path:
 
 def _package_files(file: Path, module_name: str) -> list[Path]:
     """A by-reference module's own file and the `__init__.py` of the packages around it."""
-    depth = module_name.count(".") if file.name != "__init__.py" else module_name.count(".") + 1
-    parents = list(file.resolve().parents)[:depth]
+    root = _root_of(file, module_name)
+    parents = itertools.takewhile(lambda parent: parent != root, file.resolve().parents)
     return [file.resolve(), *(init for parent in parents if (init := parent / "__init__.py").exists())]
 
 
@@ -216,8 +214,8 @@ def find_without_import(module_name: str, folders: Sequence[str] | None = None) 
 def _hooked(name: str) -> ModuleSpec | None:
     """The spec of a top-level module that is not on `sys.path`: a built-in one, or a package that pip installed in editable
     mode, which some build systems do by an import hook."""
-    finders = (find for finder in sys.meta_path if (find := getattr(finder, "find_spec", None)) is not None)
-    return next((found for find in finders if (found := find(name, None)) is not None), None)
+    others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not PathFinder)
+    return next((found for find in others if find is not None and (found := find(name, None)) is not None), None)
 
 
 @functools.cache

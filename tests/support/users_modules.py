@@ -3,9 +3,10 @@
 import importlib
 import sys
 import textwrap
-import zipfile
 from pathlib import Path
 from typing import Any
+
+from plugin_core.specs import sources
 
 #: A package whose train loop imports relatively, on several levels and late.
 PACKAGE = {
@@ -29,9 +30,7 @@ def loop(config):
 
 def pack(archive: Path, files: dict[str, str]) -> None:
     """Write a zip archive of these files, like Airflow's packaged DAGs."""
-    with zipfile.ZipFile(archive, "w") as packed:
-        for name, source in files.items():
-            packed.writestr(name, source)
+    archive.write_bytes(sources.pack({name: source.encode() for name, source in files.items()}))
 
 
 def module(folder: Path, source: str, name: str = "steps") -> dict[str, Any]:

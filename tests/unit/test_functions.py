@@ -5,7 +5,6 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
@@ -196,9 +195,7 @@ def test_the_modules_of_a_packaged_dag_travel_and_what_they_import_from_elsewher
         "parts/inner.py": b"from . import more\nimport outside\nX = more.X\n",
         "parts/more.py": b"X = 7\n",
     }
-    with zipfile.ZipFile(tmp_path / "dags.zip", "w") as archive:
-        for name, source in {**inside, "unused.py": b"", "data.csv": b"x"}.items():
-            archive.writestr(name, source)
+    (tmp_path / "dags.zip").write_bytes(sources.pack({**inside, "unused.py": b"", "data.csv": b"x"}))
     (tmp_path / "outside.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "dags.zip")

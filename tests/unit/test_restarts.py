@@ -56,11 +56,11 @@ def test_our_own_errors_say_what_they_say() -> None:
 class Controller:
     """Drives the callback as Ray Train's controller does."""
 
-    def __init__(self, tmp_path: Path, standing: RunState | None = None, max_failures: int = 3):
+    def __init__(self, tmp_path: Path, state: RunState | None = None, max_failures: int = 3):
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.rundir.claim(1, "address", "incarnation")
         judge = Judge(max_failures)
-        self.callback = JournalCallback(self.rundir.uri, 1, standing or RunState(), judge=judge)
+        self.callback = JournalCallback(self.rundir.uri, 1, state or RunState(), judge=judge)
         self._state = self._of("initializing")
 
     @staticmethod

@@ -168,30 +168,30 @@ def test_a_checkpoint_that_cannot_be_read_is_not_called_absent(run: Path, monkey
 THREE = tuple(f"checkpoint_a001_{number:06}" for number in (1, 2, 3))
 
 
-def standing(run: Path) -> RunState:
+def state_of(run: Path) -> RunState:
     rundir = RunDir.at(str(run))
     return state_before(rundir, History.read(rundir))
 
 
-def test_a_runs_standing_is_that_of_its_latest_checkpoint(run: Path) -> None:
-    assert standing(run) == RunState(reports=3, index=3, checkpoints=THREE)
-    assert standing(run.parent / "new") == RunState()
+def test_a_runs_state_is_that_of_its_latest_checkpoint(run: Path) -> None:
+    assert state_of(run) == RunState(reports=3, index=3, checkpoints=THREE)
+    assert state_of(run.parent / "new") == RunState()
 
 
 def test_reports_after_the_checkpoint_are_repeated_with_the_same_index(run: Path) -> None:
     with (run / ".step/journal/001-0001.jsonl").open("a") as file:
         file.writelines(json.dumps({"attempt": 1, "report": n, "metrics": {}, "checkpoint": None}) + "\n" for n in (4, 5))
-    assert standing(run) == RunState(reports=5, index=3, checkpoints=THREE)
+    assert state_of(run) == RunState(reports=5, index=3, checkpoints=THREE)
     with (run / ".step/journal/002-0001.jsonl").open("w") as file:
         file.write(json.dumps({"attempt": 2, "report": 6, "index": 4, "metrics": {}, "checkpoint": None}) + "\n")
-    assert standing(run) == RunState(reports=6, index=3, checkpoints=THREE)
+    assert state_of(run) == RunState(reports=6, index=3, checkpoints=THREE)
 
 
 def test_a_registered_checkpoint_whose_report_was_lost_in_a_kill_is_found_in_the_snapshot(run: Path) -> None:
     lines = (run / ".step/journal/001-0001.jsonl").read_text().splitlines()
     (run / ".step/journal/001-0001.jsonl").write_text("\n".join(lines[:2]) + "\n")
     lost = {"report": 3, "index": 3, "metrics": {"loss": 1 / 3}, "checkpoint": "checkpoint_a001_000003"}
-    assert standing(run) == RunState(3, 3, ({**lost, "late": True},), THREE)
+    assert state_of(run) == RunState(3, 3, ({**lost, "late": True},), THREE)
 
 
 # ---- many checkpoints
@@ -291,4 +291,4 @@ def test_a_validation_that_had_not_ended_is_wanted_again_after_a_repair(run: Pat
         names[2]: {"n": 3},
     }
     assert manager._checkpoint_results[0].metrics == {"loss": 1.0, "accuracy": 0.5}
-    assert standing(run).validating == ((names[1], 2), (names[2], 3))
+    assert state_of(run).validating == ((names[1], 2), (names[2], 3))
