@@ -1,5 +1,5 @@
-"""When a checkpoint was made. Work that a person repeats is as old as when it was first done: a model that an old run of an
-engine trains again, because somebody cleared it, is not a newer one."""
+"""When a checkpoint was made. Repeated work is as old as the first time it was done: if somebody clears an old engine
+run and it trains its model again, that model is not newer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from plugin_core.storage.location import Location
 
 
 def made_at(checkpoint: str) -> float | None:
-    """When the checkpoint (a URI) was reported, in seconds since the epoch; for a repeated run, when its first one ended.
-    None if that is unknown, as for a checkpoint from outside our runs."""
+    """When the checkpoint (a URI) was reported, in seconds since the epoch; for a repeated run, when the first one
+    ended. None if unknown, as for a checkpoint from outside our runs."""
     home = home_of(checkpoint)
     if home is None:
         return None
@@ -36,7 +36,7 @@ def _before(rundir: RunDir) -> RunDir:
 
 def _same(one: RunDir, other: RunDir) -> bool:
     """Whether two generations were requested by the same run of an engine. Runs that share a name by the user's choice are
-    new work each."""
+    each new work."""
     asked = [rundir.request().asked.rpartition("#")[0] for rundir in (one, other)]
     return bool(asked[0]) and asked[0] == asked[1]
 

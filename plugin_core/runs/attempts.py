@@ -58,7 +58,7 @@ class Receipt:
 @dataclass(frozen=True)
 class AttemptEnd:
     """How an attempt ended: `outcome` is "succeeded" or that of an error class; `details` is the full traceback; `cause`:
-    see `specs.failure_policy`, "" if it is not known."""
+    see `specs.failure_policy`, "" if unknown."""
 
     outcome: str
     message: str = ""
@@ -78,8 +78,8 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase that the driver entered at `time` (seconds since the epoch, by its clock). `shown`: as a line of a log; false
-    for what only a timeline tells."""
+    """A phase that the driver entered at `time` (seconds since the epoch, by its clock). `shown`: whether a log shows
+    it as a line; false for what only a timeline shows."""
 
     time: float
     phase: str

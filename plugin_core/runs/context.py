@@ -22,7 +22,7 @@ class StepContext:
     attempt: int
     payload: dict[str, Any]
     set_phase: Callable[[str], None]
-    #: records for the timeline what begins now
+    #: records in the timeline what begins now
     mark: Callable[[str], None] = lambda what: None
     #: the phases that the attempt's driver has entered so far
     phases: Callable[[], list[Phase]] = list
@@ -30,9 +30,9 @@ class StepContext:
     set_links: Callable[[dict[str, str]], None] = lambda links: None
     #: for rank 0 and for the others: variables by which a tracker's native calls find its run, or none
     worker_environment: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    #: the process ends with the step, and its Ray job with it: Ray then frees all that the job holds
+    #: whether the process and its Ray job end with the step: Ray then frees everything that the job holds
     own_job: bool = False
-    #: what the step may take of the cluster at most, beside others that run there (None: all)
+    #: the most of the cluster that the step may use, next to others that run there (None: all)
     room: dict[str, float] | None = None
 
     @property

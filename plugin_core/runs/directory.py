@@ -305,7 +305,7 @@ class RunDir:
         self._attempts.child(file_name(attempt, "phases")).write(data)
 
     def phases(self, attempt: int) -> list[Phase]:
-        """They are shown and decide nothing, so a damaged file says nothing."""
+        """The attempt's phases; empty if the file is damaged, since they are for display only."""
         data = self._read(f"{FOLDER}/{file_name(attempt, 'phases')}")
         with contextlib.suppress(StorageError):
             return parse(list[Phase], data or b"[]", self.uri)

@@ -1,4 +1,4 @@
-"""A finished search, as another one that goes on from it reads it: its table of trials and their last checkpoints."""
+"""A finished search, as read by one that continues it: its table of trials and their last checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from plugin_core.storage.stored_files import Object, parse
 #: The table of a search's trials in its run directory, and the most bytes of it that are read.
 TABLE = "trials.json"
 TABLE_BYTES = 2**30
-#: In `.step/` of a search: what it took from the finished one that it goes on from.
+#: In a search's `.step/`: what it took over from the finished search that it continues.
 PLAN = "resumed.json"
 #: The field that names the finished search.
 FIELD = "resume_from.search"
@@ -31,7 +31,7 @@ FIELD = "resume_from.search"
 
 @dataclass(frozen=True)
 class FinishedSearch:
-    """`rows`: of its table, without failed trials; `run` is the URI of the trial's run."""
+    """`rows`: those of its table, without failed trials; `run` in a row is the URI of the trial's run."""
 
     rundir: RunDir
     spec: TuneSpec
@@ -50,12 +50,12 @@ def best_of(rows: list[dict[str, Any]], spec: TuneSpec) -> dict[str, Any] | None
 
 
 def leg_of(search: RunDir, row: dict[str, Any]) -> RunDir:
-    """The run of a row's trial: a child of the search, or the URI of another search's."""
+    """The run of a row's trial: a child of the search or, if the row has a URI, another search's."""
     return RunDir.at(row["run"]) if "/" in row["run"] else search.child(row["run"])
 
 
 def read(uri: str) -> FinishedSearch:
-    """Read a finished search. Raises SpecError if the run is none, StorageError if it cannot be read now."""
+    """Read a finished search. Raises SpecError if the run is not one, StorageError if it cannot be read now."""
     rundir = RunDir.at(uri)
     if not rundir.exists():
         raise SpecError(f"{FIELD}: got {uri!r}, which is no run directory; expected that of a finished search")
@@ -77,7 +77,7 @@ def read(uri: str) -> FinishedSearch:
 
 
 def check(spec: TuneSpec, finished: FinishedSearch) -> None:
-    """Raise SpecError if a search cannot go on from the finished one as it says."""
+    """Raise SpecError if a search cannot continue the finished one in the way its spec asks for."""
     wanted = f"{spec.metric!r} ({spec.mode})"
     if (finished.spec.metric, finished.spec.mode) != (spec.metric, spec.mode):
         theirs = f"{finished.spec.metric!r} ({finished.spec.mode})"
@@ -131,8 +131,8 @@ def _names(spec: TuneSpec) -> set[str]:
 
 
 def _as_named_now(names: set[str]) -> Callable[[str], str]:
-    """Renames a function of a finished search: its code may have changed, so the name without it will do if only one of
-    `names` has it."""
+    """Renames a function of a finished search. Its code may have changed since, so a match without the code's digest is
+    enough, if only one of `names` matches."""
 
     def rename(text: str) -> str:
         if text in names or not is_name_of_value(text):
@@ -144,8 +144,8 @@ def _as_named_now(names: set[str]) -> Callable[[str], str]:
 
 
 def grid_left(spec: TuneSpec, finished: FinishedSearch) -> list[dict[str, Any]] | None:
-    """The configs of a space of grids alone that the finished search lacks, each `num_samples` times at most. None for any
-    other space, or if trials train further."""
+    """For a space whose only samplers are grids: the configs that the finished search lacks, each at most `num_samples`
+    times. None for any other space, or if trials train further."""
     assert spec.resume_from is not None
     grid = search_space.whole_grid(spec.to_json()["param_space"])
     if grid is None or spec.resume_from.trials != "none":

@@ -57,7 +57,7 @@ class History:
     counters: list[str] = field(default_factory=lambda: list(COUNTERS))
     _sample: list[dict[str, Any]] = field(default_factory=list)
     _every: int = 1
-    #: what the result should warn of
+    #: what the result should warn about
     warnings: list[str] = field(default_factory=list)
     #: checkpoints whose report has no score, but whose validation may
     _unscored: set[str] = field(default_factory=set)

@@ -30,9 +30,9 @@ from plugin_core.storage.stored_files import parse_line
 SEGMENT_BYTES = 64 * 1024
 #: Lines appended between two flushes go into one segment, and so one request, up to this many bytes.
 SEGMENT_MAX_BYTES = 512 * 1024
-#: The most bytes of a line, far below what a reader accepts of a segment.
+#: The most bytes in a line, far below what a reader accepts in a segment.
 LINE_BYTES = 16 * 2**20
-#: Metrics that are kept of a report whose line would be longer.
+#: How many metrics are kept of a report whose line would be longer.
 NUMBERS = 1000
 #: A reader that knows the newest attempt looks up the next segment by name, and lists the folder only once in this many
 #: rounds, in case a segment was deleted.
@@ -65,7 +65,7 @@ class JournalWriter:
 
     Failed writes are kept in memory and retried; writing stops once a later attempt owns the run.
 
-    `ledger`: that of the run so far; the first entry of each segment has it.
+    `ledger`: the run's ledger so far; the first entry of each segment contains it.
     """
 
     def __init__(self, rundir: RunDir, attempt: int, ledger: Ledger | None = None):
@@ -96,7 +96,7 @@ class JournalWriter:
             segment.closed = len(segment.data) >= SEGMENT_MAX_BYTES
 
     def unwritten(self, at_most: int) -> bytes:
-        """The lines that may not be on storage yet: the last ones, of so many bytes together."""
+        """The lines that may not be on storage yet; only the last ones if there are more than `at_most` bytes."""
         with self._lock:
             lines = b"".join(bytes(segment.data[segment.written :]) for segment in self._segments)
         return lines if len(lines) <= at_most else lines[-at_most:].partition(b"\n")[2]
@@ -285,7 +285,7 @@ def _json_line(entry: dict[str, Any]) -> bytes:
 
 
 def _numbers_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """A report without what may be of any size: the metrics of other ranks, and those of rank 0 that are no numbers."""
+    """A report without what may have any size: other ranks' metrics, and rank 0's metrics that are not numbers."""
     numbers = [(name, value) for name, value in entry.get("metrics", {}).items() if is_number(value) and len(name) < 1000]
     return {**entry, "metrics": dict(numbers[:NUMBERS]), **({"ranks": []} if "ranks" in entry else {})}
 

@@ -1,11 +1,11 @@
 """The logs of a run's processes, kept in its directory so that they outlive the cluster.
 
-    .step/logs/ATTEMPT/driver/…        what the job's log has, what Ray forwards from the workers included   (driver)
+    .step/logs/ATTEMPT/driver/…        the job's log, including what Ray forwards from the workers           (driver)
     .step/logs/ATTEMPT/rank-RRR/…      what each worker of a training printed                                (workers)
 
-A log is a row of segments, `PROCESS-POSITION.log`: when the process began to keep it, in milliseconds, so that a worker
-that was started again overwrites nothing, and where the segment begins, in characters. The last segment grows. Of a long
-log the beginning and the end are kept; what is missing in between shows in the positions.
+A log is a series of segments, `PROCESS-POSITION.log`. PROCESS is when the process began to keep it, in milliseconds, so
+that a restarted worker overwrites nothing; POSITION is where the segment begins, in characters. The last segment grows.
+Of a long log, the beginning and the end are kept; the positions show what is missing in between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.storage.location import Location
 
 DRIVER = "driver"
-#: Most characters of a segment.
+#: The most characters of a segment.
 ROOM = 2 * 2**20
 _NAME = re.compile(r"(\d{13})-(\d{12})\.log")
 
@@ -27,7 +27,7 @@ def rank_folder(rank: int) -> str:
 
 
 def log_folder(rundir: RunDir, attempt: int, whose: str = "") -> Location:
-    """The kept log of one process of an attempt: `DRIVER` or a `rank_folder`. "": the folder of them all."""
+    """The folder with the kept log of one process of an attempt: `DRIVER` or a `rank_folder`. "": the folder of all."""
     return rundir.step.child("logs", f"{attempt:03}", *([whose] if whose else []))
 
 
@@ -36,8 +36,8 @@ def segment_name(process: int, position: int) -> str:
 
 
 class KeptLog:
-    """Reads the log of one process of an attempt (see `log_folder`) from a position on; a log that grows is read further
-    with each call. Blocking."""
+    """Reads the log of one process of an attempt (see `log_folder`) from a position on; each call reads what a growing
+    log has added. Blocking."""
 
     def __init__(self, rundir: RunDir, attempt: int, whose: str, position: int = 0):
         self._run = rundir.location
@@ -51,7 +51,7 @@ class KeptLog:
 
     @property
     def position(self) -> int:
-        """How many characters of the latest process are before what comes next."""
+        """How many characters of the latest process's log precede the next read."""
         return _place_of(self._name)[1] + self._read if self._name else 0
 
     def read(self) -> str:
@@ -61,7 +61,7 @@ class KeptLog:
         while self._ahead:
             name = self._ahead[0]
             place = self._folder.child(name)
-            if self._run.inside(place.uri) is None:  # a link: whoever reads the log may not be whom the file is for
+            if self._run.inside(place.uri) is None:  # a link: the file may not be meant for whoever reads the log
                 self._ahead.popleft()
                 if name not in self._outside:
                     self._outside.add(name)
@@ -69,7 +69,7 @@ class KeptLog:
                 continue
             known = self._version if name == self._name else ""
             data, version = place.read_since(known, 4 * ROOM)
-            self._ahead.popleft()  # after the read, so that one that fails is repeated
+            self._ahead.popleft()  # after the read, so that a failed one is repeated
             if data is None:
                 continue
             text = data.decode("utf-8", "replace")
@@ -89,7 +89,7 @@ class KeptLog:
         return names
 
     def _go_to(self, name: str) -> str:
-        """Begin a segment; returns a line about what is between it and the one before."""
+        """Begin a segment. Returns a line about the restart or gap before it; "" if there is none."""
         process, begins = _place_of(name)
         before = _place_of(self._name)[0] if self._name else process
         ended = self.position if self._name else self._from

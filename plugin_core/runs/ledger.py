@@ -1,8 +1,8 @@
 """The ledger of a run: where its time went, over all its attempts. Each second is one of `KINDS`.
 
-It is folded from what the run records anyway, in order of time: receipts, the drivers' phases, the journal. Its state is
-a few numbers, however long the run is. Each moment ends one kind and begins another: there are no gaps and no overlaps.
-Storage and each driver's machine have clocks of their own; a moment before the last one counts as the last one.
+It is folded, in chronological order, from what the run records anyway: receipts, the drivers' phases, the journal. Its
+state is a few numbers, however long the run is. Each moment ends one kind and begins another, without gaps or overlaps.
+Storage and each driver's machine have their own clocks; a moment before the last one counts as the last one.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from plugin_core.storage.stored_files import index_of
 #: * idle: between the end of an attempt and the next one, and from the loop's end to the attempt's.
 Kind = Literal["queued", "starting", "useful", "repeated", "checkpointing", "recovering", "hanging", "idle"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-#: In the loop, since its last report: the next one says which kind it was.
+#: In the loop, since its last report: the next report decides which kind this was.
 LOOP: Literal["loop"] = "loop"
 Now = Kind | Literal["loop"]
-#: Phases of a driver that a log shows, but that prepare its work; any other one, but for waiting, is the work.
+#: Driver phases that a log shows but that only prepare the work. Any other phase, except waiting, is the work.
 _PREPARES = {"starting", "training", "fitting the preprocessor", "reading the resumable datasets"}
 #: States of a controller that follow a failure.
 _FAILS = {"restarting", "rescheduling", "resizing", "failed", "errored", "aborted", "preempted"}
 
-#: Limits on the values of a journal, which anybody may have written.
+#: Limits on the values in a journal, which anybody may have written.
 Moment = Annotated[float, Ge(0), Le(LATEST)]
 Seconds = Annotated[float, Ge(0), Le(MOST)]
 Count = Annotated[int, Ge(0), Le(MOST)]
@@ -44,9 +44,9 @@ Count = Annotated[int, Ge(0), Le(MOST)]
 
 @dataclass(frozen=True)
 class Ledger:
-    """`seconds`: of each kind. `worker_seconds`: the same, of all workers together; before the first ones started, none.
-    `began` and `until`: seconds since the epoch; `until` is the last moment that is counted. `index`: of the latest report,
-    see `journal_callback`. `workers`: at the moment, or before a failure."""
+    """`seconds`: per kind. `worker_seconds`: the same, summed over all workers; none before the first ones started.
+    `began` and `until`: seconds since the epoch; `until` is the last moment counted. `index`: that of the latest
+    report, see `journal_callback`. `workers`: how many there are now or, after a failure, were before it."""
 
     began: Moment = 0.0
     until: Moment = 0.0
@@ -59,11 +59,11 @@ class Ledger:
 
     @property
     def total(self) -> float:
-        """Seconds; of one run, from `began` to `until`."""
+        """All seconds; for a single run, those from `began` to `until`."""
         return sum(self.seconds.values())
 
     def share_of(self, kind: Kind) -> float:
-        """The share of all time; of "useful": the effective training time."""
+        """This kind's share of all time; for "useful", that is the effective training time."""
         return self.seconds.get(kind, 0.0) / self.total if self.total else 0.0
 
     @property
@@ -72,12 +72,12 @@ class Ledger:
 
     @property
     def lost_worker_s(self) -> float:
-        """Seconds of workers that were there, but whose time did not advance the model."""
+        """Seconds of workers that were running without advancing the model."""
         return self.worker_s - self.worker_seconds.get("useful", 0.0)
 
     @classmethod
     def together(cls, ledgers: Iterable[Ledger]) -> Ledger:
-        """The sums of several runs; `began` and `until` are the first one's and the last one's."""
+        """The sum of several runs; `began` is the earliest one's, `until` the latest one's."""
         found = list(ledgers)
         return cls(
             began=min((one.began for one in found), default=0.0),
@@ -96,14 +96,14 @@ class Ledger:
         return replace(self._then("recovering", time), attempt=attempt)
 
     def phase(self, phase: Phase) -> Ledger:
-        """The driver entered a phase. One that only the timeline shows counts as starting."""
+        """The driver entered a phase. One that only the timeline shows counts as preparation."""
         if phase.phase.startswith("waiting"):
             return self._then("queued", phase.time)
         prepares = not phase.shown or phase.phase in _PREPARES
         return self._then(self._preparing if prepares else "useful", phase.time)
 
     def entry(self, entry: Mapping[str, Any]) -> Ledger:
-        """The journal has an entry."""
+        """The journal has another entry."""
         phase = entry.get("phase")
         if not is_time(entry.get("time")):
             return self
@@ -125,11 +125,11 @@ class Ledger:
         return self._then("idle", time) if succeeded else self._failed(time, "idle")
 
     def died(self, time: float) -> Ledger:
-        """The last sign of life of an attempt whose end nobody recorded."""
+        """An attempt whose end nobody recorded gave its last sign of life."""
         return self._failed(time, "recovering")
 
     def at(self, time: float) -> Ledger:
-        """So far: what the loop does since its last report counts as useful."""
+        """The ledger so far; what the loop has done since its last report counts as useful."""
         return self._then(self.now, time)
 
     # ----
@@ -139,11 +139,11 @@ class Ledger:
         return "recovering" if self.workers or self.attempt > 1 else "starting"
 
     def _then(self, now: Now, time: float) -> Ledger:
-        """What lasted until then ends, without a failure."""
+        """The current kind ends, without a failure."""
         return replace(self._spend("useful" if self.now == LOOP else self.now, time), now=now)
 
     def _failed(self, time: float, kind: Kind) -> Ledger:
-        """What the loop did since its last report is lost: it is done again."""
+        """What the loop did since its last report is lost and will be repeated."""
         return replace(self._spend("repeated" if self.now == LOOP else self.now, time), now=kind)
 
     def _reported(self, entry: Mapping[str, Any], time: float) -> Ledger:
@@ -172,7 +172,7 @@ def _seconds(value: Any) -> float:
 
 
 def rounded(ledger: Ledger) -> dict[str, float]:
-    """Kind → seconds, as a result has them."""
+    """Kind → seconds, as in a result."""
     return {kind: round(took, 2) for kind in KINDS if (took := ledger.seconds.get(kind, 0.0))}
 
 
@@ -188,7 +188,7 @@ _STORED = TypeAdapter(Ledger)
 
 
 def stored(ledger: Ledger) -> dict[str, Any]:
-    """A field of a journal's entry: the ledger before that entry."""
+    """A field of a journal entry: the ledger before that entry."""
     return {"ledger": asdict(ledger)}
 
 

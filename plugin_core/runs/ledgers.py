@@ -35,8 +35,8 @@ def ledger_of(rundir: RunDir) -> Ledger:
 
 
 def ledgers(storage: Location, since: float = 0.0) -> tuple[dict[str, Ledger], dict[str, str]]:
-    """The ledgers of a storage's runs that went on after `since` (seconds since the epoch), by name; and of those that
-    cannot be read, why. Raises StorageError if the storage itself cannot be listed."""
+    """The ledgers of a storage's runs that were active after `since` (seconds since the epoch), by name; and for those
+    that cannot be read, the reason. Raises StorageError if the storage itself cannot be listed."""
 
     def of(name: str) -> Ledger | str:
         try:
@@ -51,7 +51,7 @@ def ledgers(storage: Location, since: float = 0.0) -> tuple[dict[str, Ledger], d
 
 
 def ledger_before(rundir: RunDir, attempt: int, phases: Iterable[Phase]) -> Ledger:
-    """The ledger when an attempt begins its work; `phases`: of its driver so far. Raises StorageError."""
+    """The ledger when an attempt begins its work; `phases`: its driver's so far. Raises StorageError."""
     times = rundir.step.times()
     ledger, entries = _newest(rundir, times)
     for former in _attempts(times):
@@ -72,7 +72,7 @@ class _Entries:
         self._next = next(self._entries, None)
 
     def of(self, attempt: int) -> Iterator[dict[str, Any]]:
-        """Those of an attempt, and of former ones that were left."""
+        """The entries of an attempt, and any left over from earlier ones."""
         while self._next is not None and self._next.get("attempt", 0) <= attempt:
             found, self._next = self._next, next(self._entries, None)
             yield found
@@ -96,7 +96,7 @@ def _through(
     entries: _Entries,
     phases: Iterable[Phase] | None = None,
 ) -> Ledger:
-    """The ledger after all that an attempt has recorded."""
+    """The ledger after everything that an attempt has recorded."""
     if attempt < ledger.attempt:
         return ledger
     after = ledger.until if attempt == ledger.attempt else 0.0
@@ -112,7 +112,7 @@ def _through(
 
 
 def _closed(ledger: Ledger, rundir: RunDir, attempt: int, times: Mapping[str, float], last: bool) -> Ledger:
-    """The ledger after an attempt's end, or, if it goes on, until now."""
+    """The ledger after an attempt's end or, if it is still running, until now."""
     if attempt < ledger.attempt:
         return ledger
     ended = times.get(f"{FOLDER}/{file_name(attempt, 'end')}")

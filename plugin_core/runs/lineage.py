@@ -18,7 +18,7 @@ from plugin_core.storage.location import Location
 
 #: Ray Train's index of the checkpoints in its folder of a training.
 SNAPSHOT = "checkpoint_manager_snapshot.json"
-#: How many entries of a folder are looked at to tell whether it is a storage path.
+#: How many entries of a folder are checked to tell whether it is a storage path.
 LOOKED_AT = 3
 
 
@@ -41,7 +41,7 @@ def check_checkpoint(field: str, uri: str) -> None:
 
 
 def _other_folder(place: Location, names: list[str]) -> str:
-    """What a folder is that is certainly no checkpoint, and what to name instead; "" if it may be one."""
+    """What a folder is if it is certainly not a checkpoint, and what to give instead; "" if it may be one."""
     if SNAPSHOT in names:
         inside = [name for name in names if name.startswith("checkpoint_") and name != SNAPSHOT]
         return f"a folder of Ray's own; expected one of its checkpoints ({', '.join(inside[-LOOKED_AT:]) or 'it has none'})"
@@ -77,7 +77,7 @@ def best_train_spec(result: TuneResult, train: TrainSpec | TuneSpec | None = Non
     """The training spec with the best trial's values from the search space.
 
     `train`: the spec that was tuned, or the search's. By default it is read from the run directory. Raises SpecError if the
-    training has a function that was sent by value and is not in what is given.
+    training has a function that was sent by value and that `train` does not contain.
     """
     if isinstance(train, TrainSpec) and not result.best_config:
         return train

@@ -1,7 +1,7 @@
 """What each run of a storage is doing, in few requests: `raytrain ls` and `raytrain top`.
 
-One listing of a run's own files says what there is and when it was written; then a finished run takes one read, any other
-at most three. Times are the storage's, and are compared with this machine's clock only for what people see.
+One listing of a run's own files tells what exists and when it was written; then a finished run takes one read, any
+other at most three. Times are the storage's; they are compared with this machine's clock only for display.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from plugin_core.storage.threads import THREADS, parallel
 SILENT_S = 120.0
 #: The same before the first heartbeat: a job may wait for its cluster for hours.
 WAITING_S = 86400.0
-#: The states of a run that is not going on; any other one is "waiting", "cancelling" or the phase that its driver tells.
+#: The states of a run that is not active; any other state is "waiting", "cancelling" or the phase its driver reports.
 OVER = ("succeeded", "failed", "cancelled", "silent", "unreadable", "no run")
 
 
 @dataclass(frozen=True)
 class Overview:
     """A run at a glance. `counters`: the last report's epoch, step or iteration. `began`: when its first attempt was
-    submitted; `changed`: when anything of it was last written (both in seconds since the epoch, 0 if unknown)."""
+    submitted; `changed`: when any of its files was last written (both in seconds since the epoch, 0 if unknown)."""
 
     name: str
     uri: str
@@ -52,8 +52,8 @@ class Overview:
 
 
 def overviews(storage: Location, known: Mapping[str, Overview] | None = None) -> list[Overview]:
-    """The runs in a storage, the newest first; what cannot be read is told in its place. `known`: runs that need not be
-    read again, by name. Raises StorageError if the storage itself cannot be listed."""
+    """The runs in a storage, newest first; a run that cannot be read has the reason in its place. `known`: runs that
+    need not be read again, by name. Raises StorageError if the storage itself cannot be listed."""
     names = [name for name in storage.folders() if name != REGISTRY_FOLDER]
     known = known or {}
     read = parallel(lambda name: known.get(name) or _in(storage, name), names, THREADS)
@@ -94,7 +94,7 @@ def overview(rundir: RunDir) -> Overview:
 
 
 def failure(rundir: RunDir) -> RayTrainWorkflowsError | None:
-    """The error with which the last attempt of a run without a result ended; None if no end of it is known."""
+    """The error with which the last attempt of a run without a result ended; None if its end is unknown."""
     attempts = rundir.attempts()
     end = rundir.end(attempts.latest)
     outcome = _outcome(attempts, end)
@@ -105,7 +105,7 @@ def failure(rundir: RunDir) -> RayTrainWorkflowsError | None:
 
 def _outcome(attempts: Attempts, end: AttemptEnd | None) -> str:
     """How the last attempt failed; "" if it did not."""
-    if end is None or end.outcome in ("succeeded", RestartError.outcome):  # the next attempt is to follow
+    if end is None or end.outcome in ("succeeded", RestartError.outcome):  # another attempt is about to follow
         return ""
     if end.outcome == TERMINATED:
         return "cancelled" if attempts.latest <= attempts.intent.cancel_through else "infrastructure"

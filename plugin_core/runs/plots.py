@@ -1,4 +1,4 @@
-"""A picture of a run's metrics, drawn with matplotlib."""
+"""A plot of a run's metrics, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from plugin_core.specs.json_values import flat, is_number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Most metrics that are drawn unless they are named.
+#: The most metrics that are drawn unless they are named.
 CURVES = 6
-#: Most that can be named.
+#: The most that can be named.
 MOST_CURVES = 50
-#: Beyond this, matplotlib's own sums overflow.
+#: Beyond this, matplotlib's own arithmetic overflows.
 LARGEST = 1e300
-#: Most characters of a label.
+#: The most characters of a label.
 LABEL = 60
 
 Points = list[tuple[float, float]]
@@ -34,9 +34,9 @@ Counters = dict[str, float]
 
 
 def plot(run: str, *metrics: str) -> Figure:
-    """Draw metrics of a run so far, by its path or URI, each in a diagram of its own (default: the first `CURVES`): about
-    `ROWS` points of each, without those that were repeated after a kill. Of a search and a retraining as for `history`.
-    Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
+    """Draw the metrics so far of a run, given by its path or URI, each in its own diagram (default: the first
+    `CURVES`). A curve has about `ROWS` points, without those that were repeated after a kill. A search or a retraining
+    is treated as in `history`. Raises SpecError if there is nothing to draw or matplotlib is missing; StorageError."""
     require("plot", run, "matplotlib", "history", where="here")
     if len(metrics) > MOST_CURVES:
         raise SpecError(f"metrics: got {len(metrics)}; expected at most {MOST_CURVES}")
@@ -49,7 +49,7 @@ def plot(run: str, *metrics: str) -> Figure:
 
 
 class _Curve:
-    """The points of one metric, thinned to at most `ROWS` and the last: (index of the report, its counters, value)."""
+    """The points of one metric, thinned to at most `ROWS` plus the last: (index of the report, its counters, value)."""
 
     def __init__(self) -> None:
         self.points: list[tuple[int, Counters, float]] = []
@@ -68,14 +68,15 @@ class _Curve:
                 self.points = self.points[1::2]
 
     def until(self, index: int, counter: str | None) -> Points:
-        """The points up to this report, over a counter or the index, in order; of several at one place the last."""
+        """The points up to this report, over a counter or the index, in order; the last of several at one place."""
         there = [*self.points, *([self._last] if self._last is not None else [])]
         return sorted({counters[counter] if counter else at: value for at, counters, value in there if at <= index}.items())
 
 
 class Drawing:
-    """The curves in a journal's entries: of the metrics `wanted`, or SpecError; else of the first `CURVES`. A curve has at
-    least two points; it is drawn over the first counter that all reports share, or else over the index of the report."""
+    """The curves in a journal's entries: those of the metrics `wanted` (SpecError if one is missing), or else of the
+    first `CURVES`. A curve has at least two points; it is drawn over the first counter that all reports share, or else
+    over the index of the report."""
 
     def __init__(self, entries: Iterable[dict[str, Any]], wanted: Sequence[str] = ()):
         self._wanted = wanted
@@ -115,7 +116,7 @@ class Drawing:
                 self._found.setdefault(metric, _Curve()).add(index, counters, value)
 
     def figure(self) -> Figure:
-        """The curves, one below the other. The names are shown as they are, not as mathematics."""
+        """The curves, one below the other. Names are shown literally, not as math text."""
         from matplotlib.figure import Figure
 
         made = Figure(figsize=(7, 2.2 * len(self.curves)), layout="constrained")
@@ -138,7 +139,7 @@ def png(made: Figure, dpi: int = 80) -> bytes:
 
 
 def _drawable(value: Any) -> bool:
-    """Neither NaN nor infinite, nor an integer that no float can hold."""
+    """Whether a value is a number that is neither NaN nor infinite, nor an integer that no float can hold."""
     return is_number(value) and abs(value) <= LARGEST
 
 

@@ -1,4 +1,4 @@
-"""What the failures of a run leave behind, folded from the journal: it is what the next attempt has to go by."""
+"""What the failures of a run leave behind, folded from the journal: the next attempt has to follow it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 @dataclass
 class Recovery:
     """`restarts`: cause → restarts that followed its rule. `on_node`: (cause, node) → failures there. `changed`: values
-    that replace those of `train_loop_config`. `dropped`: checkpoints that are no longer the run's. `excluded`: nodes, by
-    their ids in Ray, that the run does without."""
+    that replace those of `train_loop_config`. `dropped`: checkpoints that no longer belong to the run. `excluded`: the
+    Ray ids of nodes that the run no longer uses."""
 
     restarts: Counter[str] = field(default_factory=Counter)
     on_node: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -20,7 +20,7 @@ class Recovery:
     excluded: list[str] = field(default_factory=list)
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Take in a journal entry that tells the cause of a failure."""
+        """Take in a journal entry that names the cause of a failure."""
         cause = str(entry["cause"])
         if node := entry.get("node"):
             self.on_node[cause, str(node)] += 1

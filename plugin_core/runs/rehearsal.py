@@ -1,4 +1,4 @@
-"""Compares a training that was killed and resumed with the same one straight through, from what their workers noted."""
+"""Compares a training that was killed and resumed with the same training without kills, from their workers' notes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import COUNTERS
 from plugin_core.specs.json_values import is_number
 
-#: The folder in a run's `.step/` that has what its workers noted.
+#: The folder in a run's `.step/` that holds its workers' notes.
 FOLDER = "rehearsal"
 RESUMES, FORGETS, UNCLEAR = "resumes", "forgets", "cannot be compared"
-#: What is forgotten → the line to write.
+#: What is forgotten → the line that fixes it.
 MENDS = {
     "checkpoint": "restore from ray.train.get_checkpoint() before the first step",
     "epoch": "save the counter in the checkpoint, and start the loop from the next one",
@@ -26,7 +26,7 @@ MENDS = {
     "random numbers": "save torch.get_rng_state() (and NumPy's and Python's, if used), and set it after the resume",
     "": "compare what the train function holds with what it puts into its checkpoint",
 }
-#: What an observation has, besides metrics and random numbers.
+#: What a note contains besides metrics and random numbers.
 _STATE = ("weights", "optimizer", "lr", "scheduler", "scaler", "data")
 
 Key = tuple[str, int, int]
@@ -35,7 +35,7 @@ Notes = dict[Key, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Finding:
-    """`what`: a key of `MENDS`; `report`: the report after which, or before which, it shows; `says`: one sentence."""
+    """`what`: a key of `MENDS`; `report`: the report after or before which it shows; `says`: one sentence."""
 
     what: str
     report: int
@@ -46,8 +46,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`verdict`: RESUMES, FORGETS or UNCLEAR; `why`: in a sentence. `resumed`: the reports after which the training
-    resumed; `compared`: what could be compared; `left_out`: what differs between two straight runs as well."""
+    """`verdict`: RESUMES, FORGETS or UNCLEAR; `why`: one sentence. `resumed`: the reports after which the training
+    resumed; `compared`: what could be compared; `left_out`: what differs even between two straight runs."""
 
     verdict: str
     why: str
@@ -59,7 +59,7 @@ class Verdict:
 
 @dataclass
 class Noted:
-    """What the workers of a run noted: a list per process, the older processes of a rank first."""
+    """The notes of a run's workers: a list per process, with the older processes of a rank first."""
 
     processes: list[list[dict[str, Any]]] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ def compare(straight: Noted, again: Noted, killed: Noted) -> Verdict:
         kept = any(line.get("checkpoint") for line in first.values())
         why = "no checkpoint was there yet at a kill; expected more reports" if kept else "the train function reports none"
         return Verdict(UNCLEAR, f"there is nothing to resume from: {why}", (), (), *seen)
-    # what is made from a checkpoint of a process that differs says nothing about the resume
+    # what starts from a checkpoint of a process that already differs says nothing about the resume
     since = min((_start(lines) for lines in later if _differs(first, lines, steady)), default=None)
     if since is None and short is None:
         return Verdict(RESUMES, "", (), tuple(starts), *seen)
@@ -143,7 +143,7 @@ def _steady(first: Notes, second: Notes) -> tuple[set[str], set[str]]:
 
 
 def _differs(first: Notes, lines: list[dict[str, Any]], steady: set[str]) -> bool:
-    """Whether anything that matters differs in a resumed process. Random numbers matter by what they do."""
+    """Whether anything that matters differs in a resumed process. Random numbers matter only through their effects."""
     for line in (line for line in lines if line["what"] == "reports"):
         expected = first.get(_key(line))
         if expected is None or _changes(expected, line, steady):
@@ -152,8 +152,8 @@ def _differs(first: Notes, lines: list[dict[str, Any]], steady: set[str]) -> boo
 
 
 def _ended_before(first: Notes, killed: Notes) -> Finding | None:
-    """A training with kills that ends after fewer reports than without: it counts wrong. Notes of single reports may be
-    missing without that, of a rank that went down with another one."""
+    """A finding if the training with kills ends after fewer reports than the one without: it miscounts. Notes of single
+    reports may be missing for another reason: their rank went down with another one."""
     for rank in sorted({rank for _, rank, _ in first}):
         last, expected = (
             max((index for what, of, index in notes if (what, of) == ("reports", rank)), default=0)
@@ -193,7 +193,7 @@ def _of_process(
     """What one resumed process forgot: a key of `MENDS`, and a sentence."""
     start, line = _start(lines), lines[0]
     if not asked:
-        # all else follows from that
+        # everything else follows from this
         yield "checkpoint", f"it resumed after report {start}, and never called ray.train.get_checkpoint()", line
         return
     counted = True
@@ -228,7 +228,7 @@ def _of_process(
     drawn = bool(line.get("drawn")) and "torch" in other
     if "data" in changes and counted and not drawn:
         yield "sampler", f"{at} the batch is another one than without the kill", line
-    # what is named so far explains what follows; PyTorch's loaders draw a number for each epoch that nothing may depend on
+    # the findings so far explain the rest; PyTorch's loaders draw a number per epoch even if nothing depends on it
     explained = changes & {"weights", "optimizer", "lr", "scheduler", "scaler"} or ("data" in changes and not drawn)
     if other and counted and not explained:
         says = f"{at} the random numbers of {', '.join(other)} are others than without the kill"
@@ -243,7 +243,7 @@ def _is_used(first: Notes, rank: int, name: str) -> bool:
 
 
 def _of_scalers(now: list[list[float]], before: list[list[float]]) -> str:
-    """What differs between scalers now and without the kill: their scales, or else the steps that they counted."""
+    """What differs between the scalers now and without the kill: their scales, or else the steps they counted."""
     scales, steps = ([_short([each[part] for each in scalers]) for scalers in (now, before)] for part in (0, 1))
     if scales[0] != scales[1]:
         return f"the scale is {scales[0]}, where it was {scales[1]}"

@@ -1,7 +1,7 @@
 """A run's reports as a pandas DataFrame.
 
-The journal is read as a stream into columns: eight bytes for a number, and never more than one segment of entries. So a
-million reports take about the memory of the frame itself.
+The journal is streamed into columns, with eight bytes for a number and never more than one segment of entries in
+memory. So reading a million reports takes about as much memory as the frame itself.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from plugin_core.specs.results import TuneResult
 if TYPE_CHECKING:
     import pandas
 
-#: Most metrics that become columns, unless they are named.
+#: The most metrics that become columns, unless they are named.
 COLUMNS = 1000
-#: Most names that an error lists.
+#: The most names that an error lists.
 NAMES = 20
 #: Integers up to this have an exact float; a larger one is kept as an object.
 EXACT = 2**53
-#: The columns beside the metrics. A metric of such a name becomes "metrics/NAME".
+#: The columns besides the metrics. A metric with such a name becomes "metrics/NAME".
 FIXED = ("report", "index", "attempt", "rank", "time", "checkpoint", "counts")
 
 logger = logging.getLogger(__name__)
@@ -38,20 +38,22 @@ logger = logging.getLogger(__name__)
 def history(
     run: str, metrics: Sequence[str] | None = None, *, rank: int | None = None, repeated: bool = False
 ) -> pandas.DataFrame:
-    """The reports of a run so far, by its path or URI: a row for each, and one for each rank of it where the run kept them
-    (`report_all_ranks`). Of a search: those of its best trial; of a retraining: those of its training.
+    """The reports so far of a run, given by its path or URI: one row per report, or one per rank if the run kept all
+    ranks (`report_all_ranks`). For a search, the reports are those of its best trial; for a retraining, those of its
+    training.
 
-    Columns: `report` (its number), `index` (its number in a training that nothing interrupted), `attempt`, `rank`, `time`
-    (seconds since the epoch), `checkpoint` (its URI, which may be deleted by now; None without one), and a column for each
-    metric, "a/b" for a nested one. The metrics of a checkpoint's validation are in the row of its report. What a report has
-    not, and null, is NaN, beside text None.
+    Columns: `report` (its number), `index` (its number in an uninterrupted training), `attempt`, `rank`, `time`
+    (seconds since the epoch), `checkpoint` (its URI, which may be deleted by now; None without one), and a column for
+    each metric, "a/b" for a nested one. The metrics of a checkpoint's validation are in the row of its report. A value
+    that is null or missing in a report is NaN, or None in a column with text.
 
-    After a kill the workers go on from their last checkpoint, and repeat the reports since. The frame is that of a training
-    without the kill: a report that a later one of the same or a lower index replaced is left out. `repeated`: it is there
-    too, and a column `counts` says which count.
+    After a kill, the workers continue from their last checkpoint and repeat the reports since then. The frame is that
+    of a training without the kill: it leaves out a report that a later one with the same or a lower index replaced.
+    `repeated`: keep these too, and add a column `counts` that says which rows count.
 
-    `metrics`: only these (default: all, at most `COLUMNS`). `rank`: only this one's rows (default: all that were kept).
-    Raises SpecError if there is no such run, metric or rank, or pandas is missing; StorageError if it cannot be read.
+    `metrics`: only these (default: all, at most `COLUMNS`). `rank`: only this rank's rows (default: all that were
+    kept). Raises SpecError if there is no such run, metric or rank, or pandas is missing; StorageError if the run
+    cannot be read.
     """
     require("history", run, "pandas", "history", where="here")
     rundir = training_of(RunDir.at(run))
@@ -65,8 +67,8 @@ def history(
 
 
 def training_of(rundir: RunDir) -> RunDir:
-    """The run whose journal has the reports: of a search its best trial, of a retraining its training, else this one.
-    Raises SpecError."""
+    """The run whose journal has the reports: for a search its best trial, for a retraining its training, otherwise this
+    run. Raises SpecError."""
     kind = rundir.read_record()["kind"]
     if kind == "retrain":
         training = rundir.child(run_name(rundir.name, "train"))
@@ -83,14 +85,14 @@ def training_of(rundir: RunDir) -> RunDir:
 
 
 class _Column:
-    """The values of one metric. `whole`: they are integers, and there is one in each row so far."""
+    """The values of one metric. `whole`: whether each row so far has a value, and all are integers."""
 
     def __init__(self) -> None:
         self.values: array[float] | list[Any] = array("d")
         self.whole = True
 
     def put(self, row: int, value: Any) -> None:
-        """Set the value of a row: of the next ones in order, or of one before."""
+        """Set the value of a row: a later row than the ones so far, or an earlier one again."""
         self.fill(row)
         if isinstance(self.values, array):
             if value is None or isinstance(value, float):
@@ -104,7 +106,7 @@ class _Column:
             self.values.append(value)
 
     def fill(self, rows: int) -> None:
-        """Say for the rows up to this number that they have no value."""
+        """Extend the column to this many rows; the added ones have no value."""
         missing = rows - len(self.values)
         if missing > 0:
             self.whole = False
@@ -114,7 +116,7 @@ class _Column:
                 self.values.extend([None] * missing)
 
     def series(self, rows: int) -> Any:
-        """The column for a frame of so many rows."""
+        """The column for a frame of this many rows."""
         import numpy
         import pandas
 
@@ -166,7 +168,7 @@ class _Table:
             self._validating[name] = range(first, len(self._times))
 
     def add_validation(self, entry: dict[str, Any]) -> None:
-        """Put the metrics of a checkpoint's validation beside those of its report."""
+        """Add the metrics of a checkpoint's validation to those of its report."""
         for row in self._validating.pop(entry.get("checkpoint") or "", ()):
             self._put(row, entry.get("metrics"))
 
@@ -204,7 +206,7 @@ class _Table:
         return frame if repeated or counts.all() else frame[counts].reset_index(drop=True)
 
     def _check(self) -> None:
-        """Raise SpecError if what was asked for is in no report; say what was left out."""
+        """Raise SpecError if no report has what was asked for; log what was left out."""
         if self._reports and self._rank is not None and not 0 <= self._rank < self._ranks:
             kept = f"0 to {self._ranks - 1}" if self._ranks > 1 else "0, as the run has no report_all_ranks"
             raise SpecError(f"rank: got {self._rank}, of which {self._rundir.uri} has no report; expected {kept}")
@@ -230,7 +232,7 @@ def no_metric(field: str, name: str, others: Sequence[str]) -> SpecError:
 
 
 def _counting(index: Any, rank: Any) -> Any:
-    """Which rows count: those whose report has a lower index than each later one. Within a report, ranks rise."""
+    """Which rows count: those whose report has a lower index than every later one. Within a report, ranks increase."""
     import numpy
 
     if not len(index):

@@ -1,4 +1,4 @@
-"""The checkpoint that a run stands for, where one is wanted and a run directory is given."""
+"""The checkpoint that a run stands for, if a run directory is given in place of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from plugin_core.specs.results import CheckpointRef, RetrainResult, TrainResult,
 
 
 def checkpoint_of(rundir: RunDir, field: str) -> tuple[CheckpointRef, str]:
-    """The best checkpoint of a run that ranks them, else its latest; which of the two it is. Raises SpecError about `field`
-    for a run without one."""
+    """The best checkpoint of a run if it ranks them, else its latest; and which of these it is. Raises SpecError about
+    `field` for a run without one."""
     result = rundir.result()
     if isinstance(result, RetrainResult):
         best, latest, which = None, result.checkpoint, "champion's"
@@ -39,7 +39,7 @@ def checkpoint_of(rundir: RunDir, field: str) -> tuple[CheckpointRef, str]:
 
 
 def best_and_latest(rundir: RunDir, spec: TrainSpec, history: History) -> tuple[CheckpointRef | None, CheckpointRef | None]:
-    """The best checkpoint by the spec's score, and the latest, of those that a training has reported and that exist."""
+    """The best checkpoint by the spec's score, and the latest, among those that a training reported and that exist."""
     kept = list(history.checkpoints.values())
     config = spec.run_config.checkpoint_config
     best = None

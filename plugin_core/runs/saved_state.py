@@ -1,7 +1,7 @@
-"""What a step's own process saves of its progress: `.step/state/ATTEMPT-START.json`.
+"""The progress that a step's own process saves: `.step/state/ATTEMPT-START.json`.
 
-Each start of the process writes a file of its own, and reads the newest one of all starts before it. So a process that is
-believed to be dead but goes on cannot harm: nobody reads its file once the next start has saved.
+Each start of the process writes its own file, and reads the newest one of all starts before it. So a process that is
+believed dead but keeps running can do no harm: nobody reads its file once the next start has saved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from plugin_core.specs.fields import plain
 from plugin_core.storage.location import Location
 from plugin_core.storage.stored_files import Object, parse
 
-#: The most bytes of a state: it is written at once, and read by each start.
+#: The most bytes in a state: it is written in one piece, and read by each start.
 STATE_BYTES = 1 << 20
 _NAME = re.compile(r"(\d{6})-(\d{6})\.json")
 
@@ -32,7 +32,7 @@ class Start:
     start: int
 
     def begin(self) -> None:
-        """From now on, earlier starts cannot save any more."""
+        """From now on, earlier starts can no longer save."""
         if self.start > 1:
             self._file(self.start, "started").write(b"")
 
@@ -54,8 +54,8 @@ class Start:
         return found["state"]
 
     def save(self, state: Any) -> None:
-        """Replace the state. Raises UserCodeError if it is no plain JSON data or too large, FencedError if the process was
-        started again meanwhile, StorageError."""
+        """Replace the state. Raises UserCodeError if it is not plain JSON data or is too large, FencedError if the
+        process was restarted in the meantime, StorageError."""
         try:
             data = json.dumps(plain({"state": state}), allow_nan=False).encode()
         except (RayTrainWorkflowsError, ValueError) as exc:

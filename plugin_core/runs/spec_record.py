@@ -88,7 +88,7 @@ def fields_fingerprint(record: dict[str, Any]) -> str:
 
 
 def _without_code(value: Any) -> Any:
-    """A spec's value with the names of by-value functions alone; a search space has lists of them."""
+    """A spec's value, with by-value functions reduced to their names; a search space has lists of them."""
     if isinstance(value, dict):
         return {name: _without_code(item) for name, item in value.items()}
     if isinstance(value, list):

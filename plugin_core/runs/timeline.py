@@ -1,4 +1,4 @@
-"""Where the time of a start went: from the driver's process to the first report, by what the attempt recorded."""
+"""Where the time of a start went, from the driver's process to the first report, according to the attempt's records."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Part:
 
 
 def timeline(rundir: RunDir, attempt: int, phases: Iterable[Phase] | None = None) -> list[Part]:
-    """The parts of an attempt's start, in order. Empty for an attempt of an earlier version. `phases`: those of its driver
-    where that is this process."""
+    """The parts of an attempt's start, in order. Empty for an attempt of an earlier version. `phases`: those of its
+    driver, if that is this process."""
     known = rundir.outermost.phases(attempt) if phases is None else phases
     moments = [(phase.time, _OF_A_TRAINING.get(phase.phase, phase.phase)) for phase in known]
     end = None
@@ -44,17 +44,17 @@ def timeline(rundir: RunDir, attempt: int, phases: Iterable[Phase] | None = None
             break
         if what := _OF_A_TRAINING.get(str(entry.get("phase"))):
             moments.append((entry["time"], what))
-    # a step that reports nothing has started when its own work begins; what comes after it is no start
+    # a step that reports nothing has started when its own work begins; what follows is not part of the start
     return _parts(sorted(moment for moment in moments if is_time(moment[0]) and (end is None or moment[0] <= end)), end)
 
 
 def seconds(parts: Iterable[Part]) -> dict[str, float]:
-    """What → its seconds, of the parts that are over."""
+    """What → its seconds, for the parts that have ended."""
     return {part.what: round(part.seconds, 2) for part in parts if part.seconds is not None}
 
 
 def _parts(moments: list[tuple[float, str]], end: float | None) -> list[Part]:
-    """The moments as parts; what begins again goes on."""
+    """The moments as parts; one that begins again right after itself continues."""
     merged: list[tuple[float, str]] = []
     for began, what in moments:
         if not merged or merged[-1][1] != what:

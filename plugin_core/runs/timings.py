@@ -1,5 +1,5 @@
-"""How often the cluster's side of a run does what others wait for. `supervisor/timings.py` is the orchestrator's side;
-`tests/unit/test_timings.py` says how they depend on each other and on the limits of a step."""
+"""How often the cluster's side of a run does things that others wait for. `supervisor/timings.py` is the
+orchestrator's; `tests/unit/test_timings.py` says how they depend on each other and on the limits of a step."""
 
 #: Seconds between two of the driver's looks at the run directory; each look moves the heartbeat.
 BEAT_S = 2.0

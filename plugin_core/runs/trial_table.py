@@ -9,12 +9,12 @@ from plugin_core.specs import TuneSpec
 from plugin_core.specs.functions import is_by_value
 from plugin_core.specs.json_values import flat, is_number
 
-#: Most rows, and most values of a config in a row; the table as data has all.
+#: The most rows, and the most values of a config in a row; the table as data has them all.
 ROWS, VALUES = 200, 20
 
 
 def best_first(rows: list[dict[str, Any]], spec: TuneSpec) -> list[dict[str, Any]]:
-    """The rows ordered by the metric, those without one last."""
+    """The rows ordered by the metric; those without one come last."""
     scored = [row for row in rows if row.get("status") != "failed" and is_number(row.get(spec.metric))]
     others = [row for row in rows if row.get("status") == "failed" or not is_number(row.get(spec.metric))]
     return [*sorted(scored, key=lambda row: row[spec.metric], reverse=spec.mode == "max"), *others]
@@ -36,7 +36,7 @@ def shown_rows(rows: list[dict[str, Any]], spec: TuneSpec) -> list[dict[str, Any
 
 
 def as_markdown(rows: list[dict[str, Any]], spec: TuneSpec) -> str:
-    """The best rows as a Markdown table. All text in it is escaped: a config may hold any."""
+    """The best rows as a Markdown table. All text is escaped, since a config may contain anything."""
     shown = shown_rows(rows, spec)
     names = list(dict.fromkeys(name for row in shown for name in row))
     lines = [names, ["---"] * len(names), *([_cell(row.get(name)) for name in names] for row in shown)]
@@ -52,7 +52,7 @@ def _values(config: Any) -> dict[str, Any]:
 
 
 def _named(value: Any) -> Any:
-    """A function by its name alone."""
+    """A value, with a function reduced to its name."""
     return value.partition("#")[0].partition(":")[2] if isinstance(value, str) and is_by_value(value) else value
 
 

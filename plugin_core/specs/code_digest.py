@@ -1,8 +1,8 @@
-"""Digests that tell whether the user's code has changed. Unlike pickle bytes, they are the same in every process, and on
+"""Digests that tell whether the user's code has changed. Unlike pickle bytes, they are the same in every process and on
 every version of Python.
 
-A function is digested by its syntax tree, as long as its source file still holds what runs: bytecode differs between minor
-versions, and so is the last resort, for code without a source.
+A function's digest comes from its syntax tree, as long as its source file still matches the code that runs. Bytecode
+differs between minor versions, so it is the last resort, for code without a source.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _trees: weakref.WeakKeyDictionary[types.CodeType, tuple[str, frozenset[str]] | N
 
 
 def sources_digest(sources: dict[str, bytes]) -> str:
-    """A digest of modules by file name. It ignores comments and blank lines, except in what cannot be parsed as Python,
-    such as a compiled module."""
+    """A digest of modules by file name. It ignores comments and blank lines, except in files that cannot be parsed as
+    Python, such as compiled modules."""
     lines = [f"{name} {_module_text(sources[name])}" for name in sorted(sources)]
     return _hashed("\n".join(lines)) if lines else ""
 
@@ -47,7 +47,7 @@ def code_digest(function: Callable[..., Any]) -> str:
     digest = _Digest(getattr(called, "__module__", None))
     digest.visit(getattr(function, "__func__", function))
     if not isinstance(called, (types.FunctionType, types.MethodType, type)):
-        digest.visit([type(called), getattr(called, "__dict__", None)])  # an instance that can be called
+        digest.visit([type(called), getattr(called, "__dict__", None)])  # a callable instance
     return _hashed("\x00".join(digest.parts))
 
 
@@ -56,7 +56,7 @@ def _hashed(text: str) -> str:
 
 
 class _Digest:
-    """What a digest is made of. `module`: the user's; what is from others is named, but not looked into."""
+    """Collects what a digest is made of. `module`: the user's; objects of other modules are named but not inspected."""
 
     def __init__(self, module: str | None):
         self.parts: list[str] = []
@@ -100,7 +100,7 @@ class _Digest:
             self.visit(code)
         else:
             self.parts.append(tree[0])
-            names &= tree[1]  # without those that a version of Python adds
+            names &= tree[1]  # without names that some Python versions add
         self.visit([function.__defaults__, function.__kwdefaults__])
         self.visit([_content(cell) for cell in function.__closure__ or ()])
         for name in sorted(names):
@@ -140,7 +140,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _functions_of(attribute: Any) -> list[types.FunctionType]:
-    """The functions of a class's attribute: a method of any kind, or a property."""
+    """The functions behind a class attribute: a method of any kind, or a property."""
     if isinstance(attribute, property):
         given = [attribute.fget, attribute.fset, attribute.fdel]
     else:
@@ -172,7 +172,7 @@ def _tree_of(function: types.FunctionType) -> tuple[str, frozenset[str]] | None:
 
 @functools.lru_cache(maxsize=32)
 def _trees_in(source: str) -> dict[Any, tuple[str, frozenset[str]]]:
-    """The functions of a source by the signatures of their code; empty if it cannot be compiled."""
+    """A source's functions by the signature of their code; empty if the source does not compile."""
     try:
         tree = _parsed(source)
         with _PARSING:
@@ -203,7 +203,8 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _is_node_of(code: types.CodeType, node: Any) -> bool:
-    """Which of several lambdas in a line: the instruction that returns has the place of the body, but for a constant."""
+    """Whether `code` comes from `node`, one of several lambdas on a line: the return instruction has the position of
+    the body, unless the body is a constant."""
     body = node.body
     if isinstance(body, ast.Constant):
         return repr(code.co_consts[-1:]) == repr((body.value,))
@@ -213,7 +214,7 @@ def _is_node_of(code: types.CodeType, node: Any) -> bool:
 
 
 def _signature(code: types.CodeType) -> Any:
-    """What a code does, wherever it is in its file."""
+    """What a code object does, wherever it is in its file."""
     consts = tuple(_signature(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     return code.co_qualname, code.co_code, names, consts
@@ -227,7 +228,7 @@ def _described(node: Any) -> tuple[str, frozenset[str]]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes away what a function's code does not do: docstrings, annotations of arguments and of what is returned."""
+    """Removes what does not affect a function's behaviour: docstrings, and argument and return annotations."""
 
     def visit_FunctionDef(self, node: Any) -> Any:
         node.returns, node.body = None, _without_docstring(node.body)
@@ -256,8 +257,8 @@ def _parsed(source: bytes | str) -> ast.Module:
 
 
 def _text(node: Any) -> str:
-    """A tree without places, and without what is empty: newer versions of Python have more fields, which then are."""
-    if isinstance(node, ast.JoinedStr):  # Python 3.12 adds an empty text at some ends
+    """A tree as text, without positions and without empty fields, such as those that newer Python versions add."""
+    if isinstance(node, ast.JoinedStr):  # Python 3.12 ends some with an empty string
         node.values = [part for part in node.values if not (isinstance(part, ast.Constant) and part.value == "")]
     if isinstance(node, ast.AST):
         fields = (f"{name}={_text(value)}" for name, value in ast.iter_fields(node) if value is not None and value != [])

@@ -142,7 +142,7 @@ class Evaluation(StepSpec):
         return self
 
     def _check_names(self, task: str) -> None:
-        """Raise ValueError for a gate on a metric that the task does not compute; with a function, only the run shows."""
+        """Raise ValueError for a gate on a metric the task does not compute; with a function, only the run can tell."""
         names = (*TASK_METRICS[task], *(SCORE_METRICS if task == "classification" and self.score_column else ()))
         for field, gates in (("thresholds", self.thresholds), ("must_beat", self.must_beat)):
             for name in (name for name in gates if name not in names):
@@ -155,7 +155,7 @@ class Evaluation(StepSpec):
 
 
 class EvaluateSpec(Evaluation):
-    """An evaluation of `checkpoint`; one in `compare_to` is evaluated on the same data."""
+    """An evaluation of `checkpoint`. A checkpoint in `compare_to` is evaluated on the same data."""
 
     kind: Literal["evaluate"] = "evaluate"
     checkpoint: CheckpointRef = Field(description="what is judged: a checkpoint, a run, or a result that has one")

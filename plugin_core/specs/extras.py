@@ -1,4 +1,4 @@
-"""Check the packages that a step needs, on the cluster or here, each installed by an extra."""
+"""Check the packages that a step needs, on the cluster or here. Each is installed by an extra."""
 
 from __future__ import annotations
 

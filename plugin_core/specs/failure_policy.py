@@ -1,4 +1,4 @@
-"""What a training does after a failure, by what caused it."""
+"""What a training does after a failure, by its cause."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ TIMES = "times"
 
 
 class FailureRule(Model):
-    """What follows a failure of one cause. A restart with `back`, `change` or an excluded node is a new attempt, which
-    `limits.max_attempts` does not count; any other restart only replaces the workers."""
+    """What follows a failure with a given cause. A restart with `back`, `change` or an excluded node is a new attempt,
+    which `limits.max_attempts` does not count; any other restart only replaces the workers."""
 
     action: Literal["restart", "give_up"] = Field(
         "restart", description="`give_up`: the step fails, and no engine retries it"
@@ -50,7 +50,7 @@ class FailureRule(Model):
 
     @property
     def needs_attempt(self) -> bool:
-        """Whether a restart that follows the rule may be a new attempt."""
+        """Whether a restart under this rule may be a new attempt."""
         return any((self.back, self.change, self.exclude_node_after))
 
 
@@ -61,8 +61,8 @@ class NanLossRule(FailureRule):
 
 
 class FailurePolicy(Model):
-    """Cause → what follows it. A cause without a rule: lost workers are replaced (`failure_config`), lost attempts are
-    followed by another one (`limits.max_attempts`), and your function's exception ends the step."""
+    """Cause → what follows it. Without a rule, lost workers are replaced (`failure_config`), a lost attempt is followed
+    by another one (`limits.max_attempts`), and your function's exception ends the step."""
 
     worker_lost: FailureRule | None = Field(None, description="a worker's process was killed, or crashed")
     node_lost: FailureRule | None = Field(None, description="a node died")
@@ -103,7 +103,7 @@ class FailurePolicy(Model):
 
 
 def policy_of(spec: Any) -> FailurePolicy | None:
-    """The policy of a step: that of its training, if it has one."""
+    """A step's failure policy: that of its training, if it contains one."""
     found: FailurePolicy | None = getattr(getattr(spec, "train", spec), "failure_policy", None)
     return found
 
@@ -113,8 +113,8 @@ CAUSES = tuple(FailurePolicy.model_fields)
 
 
 def check_policy(policy: FailurePolicy, config: dict[str, Any], declared: bool, kept: int | None) -> None:
-    """Raise ValueError if a rule does not fit its training. `config`: its `train_loop_config`; `declared`: it is declared
-    by `params`; `kept`: `num_to_keep`."""
+    """Raise ValueError if a rule does not fit its training. `config`: the `train_loop_config`; `declared`: whether
+    `params` declare the training; `kept`: `num_to_keep`."""
     for cause in CAUSES:
         rule = policy.rule(cause)
         if rule is None:
@@ -140,7 +140,7 @@ def check_policy(policy: FailurePolicy, config: dict[str, Any], declared: bool, 
 
 
 def changed(config: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The values of a `train_loop_config` that a rule changes. Whole numbers stay whole, and at least 1."""
+    """The new values of what a rule changes in a `train_loop_config`. Multiplied integers stay integers, at least 1."""
     made = {name: _changed(config.get(name), value) for name, value in change.items()}
     return {name: value for name, value in made.items() if name not in config or value != config[name]}
 

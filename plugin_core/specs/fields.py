@@ -56,7 +56,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def _one_or_pair(value: Any) -> Any:
-    """Validated here for one error message instead of pydantic's two for a union."""
+    """Validate here, to report one error message instead of pydantic's two for a union."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     whole = all(type(part) is int and 1 <= part <= MAX_PROCESSES for part in parts)
     if not whole or (isinstance(value, (list, tuple)) and (len(value) != 2 or value[0] > value[1])):
@@ -106,7 +106,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def plain_except(value: Any, kept: Kept) -> dict[str, Any]:
-    """`plain`, for a mapping in which some values are no JSON."""
+    """`plain`, for a mapping in which some values are not JSON."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {shown(value)}; expected a mapping")
     left = [MAX_VALUES]

@@ -13,9 +13,9 @@ from plugin_core.storage.plugins import names, plugin
 @dataclass(frozen=True)
 class Framework:
     """`packages`: package → minimum version, required on the cluster; the extra named after the framework installs them.
-    `options`: its own spec fields. `module`: its `build(spec, inputs)` returns the trainer; a module of
-    `driver/train/frameworks`, or, with a dot, any. `join`: the call that joins a loop's workers into one world, quoted in
-    the error if they did not."""
+    `options`: its own spec fields. `module`: the module whose `build(spec, inputs)` returns the trainer, in
+    `driver/train/frameworks`, or anywhere if the name has a dot. `join`: the call that joins a loop's workers into one
+    world; the error quotes it if they did not join."""
 
     name: str
     module: str

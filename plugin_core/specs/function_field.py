@@ -43,7 +43,7 @@ Function = Annotated[
 
 
 class Made:
-    """Stands for the function that would make an object which is there already."""
+    """Stands in for a function that would make an object that already exists."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -56,7 +56,7 @@ class Made:
 
 
 def _maker(value: Any) -> Any:
-    """Recognises a callback by its methods, so that nothing of Ray is imported."""
+    """Recognises a callback by its methods, without importing Ray."""
     is_object = not (isinstance(value, str) or inspect.isclass(value) or callable(value))
     return Made(value) if is_object and hasattr(value, "after_report") else value
 

@@ -1,4 +1,4 @@
-"""How a training that stands still is noticed."""
+"""How a stalled training is detected."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from plugin_core.specs.fields import Amount, Seconds
 
 
 class HangDetection(Model):
-    """A training hangs when it reports nothing for longer than its own reports let expect: `factor` times their median
-    interval, three times the longest one, and `min_s` at least. Uploads of checkpoints and calls of
-    `plugin_core.loops.progress()` count as progress. Not in a search's trials, nor in `execute()`."""
+    """A training hangs when it reports nothing for longer than its earlier reports suggest: `factor` times their median
+    interval, three times the longest one, or `min_s`, whichever is longest. Checkpoint uploads and calls of
+    `plugin_core.loops.progress()` count as progress. The trials of a search and `execute()` are not watched."""
 
     action: Literal["off", "warn", "restart"] = Field(
         "warn",

@@ -40,8 +40,8 @@ def json_safe(value: Any) -> Any:
 
 
 def also(*forms: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
-    """A `json_schema_extra` that adds a model's short forms to its JSON schema, by which Prefect checks a deployment's
-    parameters."""
+    """A `json_schema_extra` that adds a model's short forms to its JSON schema, against which Prefect checks a
+    deployment's parameters."""
 
     def add(schema: dict[str, Any]) -> None:
         whole = dict(schema)
@@ -71,10 +71,10 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether a metric can be counted with: anybody may report integers that no float can hold."""
+    """Whether a metric is a usable number: a user may report integers that no float can hold."""
     return is_number(value) and abs(value) < MOST
 
 
 def is_time(value: Any) -> bool:
-    """Whether a file tells a time sensibly, in seconds since the epoch."""
+    """Whether a value from a file is a plausible time, in seconds since the epoch."""
     return is_number(value) and 0 <= value < LATEST

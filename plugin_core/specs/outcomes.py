@@ -15,7 +15,7 @@ CHARACTERS = 100
 
 
 def any_step(spec: Any, result: Any) -> list[str]:
-    """A kind of step that says nothing of its own."""
+    """For a kind of step without words of its own."""
     return [f"finished: {metrics(result.metrics)}" if result.metrics else "finished"]
 
 

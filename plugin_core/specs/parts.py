@@ -28,7 +28,7 @@ def _is_function(parts: Iterable[Any]) -> bool:
 
 
 def spec_functions(spec: StepSpec) -> tuple[dict[str, Any], dict[str, str]]:
-    """The spec's functions by field name: those by value, those by reference."""
+    """The spec's functions by field name: those sent by value, and those sent by reference."""
     given = {field: value for field, value in all_functions(spec).items() if not is_name_of_value(value)}
     by_value = {field: value for field, value in given.items() if not isinstance(value, str)}
     return by_value, {field: value for field, value in given.items() if isinstance(value, str)}

@@ -1,4 +1,4 @@
-"""The spec of any work on a Ray cluster, as a function or a command."""
+"""The spec of arbitrary work on a Ray cluster, as a function or a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = {"CPU": "num_cpus", "GPU": "num_gpus"}
 
 
 def _command(value: Any) -> Any:
-    """Validated here for one error message instead of pydantic's two for a union."""
+    """Validate here, to report one error message instead of pydantic's two for a union."""
     parts = value if isinstance(value, (list, tuple)) else [value]
     if not parts or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"got {shown(value)}; expected a program and its arguments, or a command line as text")
@@ -43,12 +43,13 @@ Command = Annotated[list[str] | str, BeforeValidator(_command)]
 class RayJobSpec(StepSpec):
     """Any work on a Ray cluster: a function of yours, or a command.
 
-    `function(**arguments)` runs in one process of the cluster, connected to Ray. What it returns must be plain JSON data,
-    and is the result's `value`. `command` runs there too, with `RAY_ADDRESS` set so that `ray.init()` finds the cluster; it
-    must exit with 0. A list is a program and its arguments, text a command line for the shell: put no text of others in it.
+    `function(**arguments)` runs in one process of the cluster, connected to Ray. What it returns must be plain JSON
+    data and becomes the result's `value`. `command` runs there too, with `RAY_ADDRESS` set so that `ray.init()` finds
+    the cluster; it must exit with 0. A list is a program and its arguments; text is a command line for the shell, so
+    never put untrusted text in it.
 
-    Both are started again when their process is lost, and must then do no harm by what they did before. With
-    `plugin_core.loops.step` they save how far they are, and go on from there.
+    Both are restarted when their process is lost, so it must do no harm to run them again. With
+    `plugin_core.loops.step` they can save their progress and continue from there.
     """
 
     kind: Literal["ray_job"] = "ray_job"
@@ -95,7 +96,7 @@ class RayJobSpec(StepSpec):
 
 
 def refuse_beside_a_call(decorator: str, given: Collection[str]) -> None:
-    """Raise SpecError if a field is given to a decorator that the decorated function's call determines."""
+    """Raise SpecError if a decorator is given a field that the call of the decorated function determines."""
     for name in ("spec", "function", "command", "arguments"):
         if name in given:
             raise SpecError(f"{name}: got it in {decorator}, which takes function and arguments from the call")
@@ -104,8 +105,8 @@ def refuse_beside_a_call(decorator: str, given: Collection[str]) -> None:
 def call_arguments(
     function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The `arguments` of a call `function(*args, **kwargs)`, by name; results of steps as their JSON. Raises SpecError if
-    the function does not take them."""
+    """The `arguments` of a call `function(*args, **kwargs)`, by name; a step's result becomes its JSON. Raises
+    SpecError if the function does not accept them."""
     signature = inspect.signature(function)
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):

@@ -1,4 +1,4 @@
-"""Which Ray a step needs: the oldest one that is supported, and fields that came later."""
+"""Which version of Ray a step needs: the oldest supported one, and which fields need a newer one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_ray(spec: StepSpec, version: str) -> None:
 
     try:
         found = Version(version)
-    except InvalidVersion:  # a build of one's own
+    except InvalidVersion:  # a custom build
         return
     if found < Version(OLDEST):
         raise SpecError(f"cluster: got one with Ray {version}; expected Ray {OLDEST} or newer")
@@ -40,7 +40,7 @@ def check_ray(spec: StepSpec, version: str) -> None:
 
 
 def _value(spec: Any, path: str) -> tuple[Any, Any]:
-    """A field's value and its default; None for both where there is no such field."""
+    """A field's value and its default; None for both if there is no such field."""
     value, default = spec, None
     for name in path.split("."):
         fields = getattr(type(value), "model_fields", {})

@@ -72,7 +72,7 @@ def check_address(field: str, address: str) -> None:
 
 
 def check_service(field: str, uri: str) -> None:
-    """Check a tracking server or registry, a URL or its library's keyword. Raises SpecError if it has credentials."""
+    """Check a tracking server or registry: a URL or its library's keyword. Raises SpecError if it has credentials."""
     start = f"{field}: " if field else ""
     try:
         parts = split(uri)

@@ -1,4 +1,4 @@
-"""Check whether a cluster can ever provide a step's resources, and word resources for people."""
+"""Check whether a cluster can ever provide a step's resources, and describe resources in words."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ VALUE, VALUE_BYTES = (".step", "value.json"), 1 << 20
 
 
 def _public(name: str) -> Any:
-    """A public function, of a room above this one: it reads run directories."""
+    """A public function from a room above this one, which reads run directories."""
     return getattr(importlib.import_module("plugin_core"), name)
 
 
@@ -64,7 +64,7 @@ class CheckpointRef(_Reference):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         """Accept a train result (or its dict) as its checkpoint, a search's as its best trial's, a retraining's as the
-        champion's, a string as a URI."""
+        champion's, and a string as a URI."""
         if isinstance(value, (TrainResult, TuneResult, RetrainResult)):
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "tune":
@@ -154,14 +154,14 @@ class StepResult(_Reference):
 
 
 class _Trained(StepResult):
-    """The result of a step that trains. Of a search, the reports are its best trial's."""
+    """The result of a step that trains. For a search, the reports are those of the best trial."""
 
     def history(self, metrics: Sequence[str] | None = None, **options: Any) -> pandas.DataFrame:
-        """Every report so far as a pandas DataFrame, while the run lives too: see `plugin_core.history`."""
+        """Every report so far as a pandas DataFrame, also of a live run: see `plugin_core.history`."""
         return _public("history")(self.run.uri, metrics, **options)
 
     def plot(self, *metrics: str) -> Figure:
-        """A picture of the metrics so far (default: the first six): see `plugin_core.plot`."""
+        """A plot of the metrics so far (default: the first six): see `plugin_core.plot`."""
         drawn: Figure = _public("plot")(self.run.uri, *metrics)
         return drawn
 
@@ -195,7 +195,7 @@ class TrainResult(_Trained):
 class EvaluationResult(StepResult):
     """`failed`: failed metric → its values and by how much it failed.
 
-    `compared_metrics`: those of the checkpoint compared to. `slices`: column → value → metrics of those rows. `plots`: PNG
+    `compared_metrics`: those of the other checkpoint. `slices`: column → value → metrics of those rows. `plots`: PNG
     files in the run directory, by name. `dataset`: the fingerprint of its data (`dataset_fingerprint`).
     """
 
@@ -245,9 +245,9 @@ class EvaluationRef(_Reference):
 
 class TuneResult(_Trained):
     """`best`: the best trial's result. `metrics`: its last report. `best_config`: its values from the search space.
-    `trials`: the number that "finished", were "stopped" early or "failed", and that were "kept" from a finished search.
-    `table`: a JSON file with a row per trial. `table_markdown`: the same for people, the best first. `plots`: PNG files in
-    the run directory, by name."""
+    `trials`: how many "finished", were "stopped" early, "failed", or were "kept" from a finished search. `table`: a
+    JSON file with a row per trial. `table_markdown`: the same for people, best first. `plots`: PNG files in the run
+    directory, by name."""
 
     kind: Literal["tune"] = "tune"
     best: TrainResult
@@ -311,9 +311,9 @@ class RetrainResult(_Trained):
 
 
 class RayJobResult(StepResult):
-    """`value`: what the function returned, None for a command. Where it is too large to pass on, it is the JSON file
-    `value_uri` instead, and `load()` reads it. `output`: a folder for the files of the step (`plugin_core.loops.step`).
-    `metrics`: the numbers at the top of a returned mapping."""
+    """`value`: what the function returned; None for a command. A value that is too large to pass on is in the JSON file
+    `value_uri` instead, and `load()` reads it. `output`: a folder for the step's files (`plugin_core.loops.step`).
+    `metrics`: the numbers at the top level of a returned mapping."""
 
     kind: Literal["ray_job"] = "ray_job"
     value: Any = None
@@ -321,7 +321,7 @@ class RayJobResult(StepResult):
     output: str = ""
 
     def load(self) -> Any:
-        """What the function returned, from storage if need be. Raises StorageError."""
+        """What the function returned, read from storage if necessary. Raises StorageError."""
         if self.value_uri is None:
             return self.value
         data = Location.of(self.run.uri).child(*VALUE).read(VALUE_BYTES)

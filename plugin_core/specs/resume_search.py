@@ -27,8 +27,8 @@ def _run_of(value: Any) -> Any:
 
 
 class ResumeSearch(Model):
-    """A finished search that another one goes on from. Its run directory is not changed, but for pins of the checkpoints
-    that are needed."""
+    """A finished search that another one continues. Its run directory stays unchanged, except for pins on the
+    checkpoints that are needed."""
 
     model_config = ConfigDict(json_schema_extra=also(TEXT, RESULT))
 
@@ -44,6 +44,6 @@ class ResumeSearch(Model):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """Accept the search alone."""
+        """Accept just the search."""
         alone = isinstance(value, (str, StepResult)) or (isinstance(value, dict) and "kind" in value)
         return {"search": value} if alone else value

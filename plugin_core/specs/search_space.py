@@ -36,8 +36,8 @@ LISTS = ("choice", "grid_search")
 
 
 def as_data(space: Any, depth: int = 0) -> Any:
-    """Convert Ray Tune's objects in the space to data. Raises ValueError for one without such a form (`sample_from`), or if
-    the space is cyclic."""
+    """Convert Ray Tune's objects in the space to data. Raises ValueError for an object without such a form
+    (`sample_from`), or if the space is cyclic."""
     if depth > MAX_DEPTH:
         raise ValueError(f"param_space: nested deeper than {MAX_DEPTH} levels, or cyclic")
     if isinstance(space, Mapping):
@@ -71,8 +71,8 @@ def to_ray(space: Any) -> Any:
 
 
 def merged(base: Any, chosen: Any, space: Any = None) -> Any:
-    """`base` updated recursively with a trial's values. What a sampler of the space has chosen, such as a whole dataset,
-    replaces what is in `base`."""
+    """`base` updated recursively with a trial's values. A value that a sampler of the space chose, such as a whole
+    dataset, replaces the one in `base`."""
     if not isinstance(base, Mapping) or not isinstance(chosen, Mapping):
         return chosen
     within = space if isinstance(space, Mapping) else {}
@@ -127,7 +127,7 @@ def grid_size(space: Any) -> int:
 
 
 def whole_grid(space: dict[str, Any]) -> Iterator[dict[str, Any]] | None:
-    """The configs of a space whose samplers are grids alone; None for another space."""
+    """All configs of a space whose only samplers are grids; None for any other space."""
     samplers = list(_paths(space, ()))
     if any(word != "grid_search" for _, word, _ in samplers):
         return None

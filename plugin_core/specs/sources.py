@@ -33,7 +33,7 @@ class _Finder(ModuleFinder):
     """A ModuleFinder that supports packages without an `__init__.py`; the standard library's fails on them."""
 
     def follow(self, file: Path, module_name: str) -> None:
-        """Find what a module imports. As a member of its package, if it is in one: it may import relatively."""
+        """Find what a module imports. In a package, it is treated as a member, since it may use relative imports."""
         if "." in module_name:
             with contextlib.suppress(ImportError):  # an engine may have loaded the file under another name
                 self.import_hook(module_name)
@@ -58,7 +58,7 @@ class _Finder(ModuleFinder):
     def load_module(self, fqname: str, fp: Any, pathname: str, file_info: Any) -> Any:
         try:
             return super().load_module(fqname, fp, pathname, file_info)
-        except SyntaxError:  # shipped as it is: whoever imports it on the cluster is told what is wrong with it
+        except SyntaxError:  # shipped as is: whoever imports it on the cluster sees the error
             module: Any = self.add_module(fqname)
             module.__file__ = pathname
             return module
@@ -86,14 +86,14 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
             module_name = getattr(getattr(module, "__spec__", None), "name", module_name)
         if is_users_file(file) and file:
             with _unpacked(Path(file)) as place:
-                if place.is_file():  # it may be deleted by now; a function is sent without it
+                if place.is_file():  # it may have been deleted; a function can be sent without it
                     sources.update(_traced(place, module_name, itself=isinstance(function, str)))
     return sources
 
 
 @contextlib.contextmanager
 def _unpacked(file: Path) -> Iterator[Path]:
-    """A module's file; a copy for the duration if it is in a zip archive, as those of Airflow's packaged DAGs are."""
+    """A module's file; a temporary copy if it is in a zip archive, as in Airflow's packaged DAGs."""
     archive = next((parent for parent in file.parents if parent.is_file()), None)
     if archive is None:
         yield file
@@ -104,9 +104,9 @@ def _unpacked(file: Path) -> Iterator[Path]:
 
 
 def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
-    """The user's modules that a module imports, and `itself`, by their relative file names."""
+    """The user's modules that a module imports, by relative file name; with `itself`, it and its packages too."""
     folders = [str(folder) for folder in _search_path(file, module_name)]
-    # what is never shipped is not traced either: in a checkout, ours are among the user's folders
+    # never shipped, so not traced either: in a checkout, our packages are in the user's folders
     finder = _Finder(path=folders, excludes=sorted(_OURS))
     with _TRACING:
         finder.follow(file, module_name)
@@ -153,7 +153,7 @@ def is_users_file(file: str | None) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def _installed_in(folder: Path, _changed_ns: int) -> frozenset[str]:
-    """The modules and packages that pip installed into a folder, by the records that it left there."""
+    """The modules and packages that pip installed into a folder, according to the records it left there."""
     records = [record for each in distributions(path=[str(folder)]) if (record := each.read_text("RECORD"))]
     return frozenset(line.partition(",")[0].partition("/")[0] for record in records for line in record.splitlines())
 
@@ -187,14 +187,14 @@ def _package_files(file: Path, module_name: str) -> list[Path]:
 
 
 def find_module(module_name: str, uploaded: Sequence[str] = ()) -> ModuleSpec | None:
-    """The spec of the module that the cluster imports by this name, as far as it can be told from here. `uploaded`: the
-    local folders of the step's `runtime_env`. They come first: this process may have another module of the same name."""
+    """The spec of the module that the cluster imports by this name, as far as this process can tell. `uploaded`: the
+    local folders of the step's `runtime_env`. They come first: this process may have another module of that name."""
     return find_without_import(module_name, uploaded) or find_without_import(module_name)
 
 
 def find_without_import(module_name: str, folders: Sequence[str] | None = None) -> ModuleSpec | None:
-    """A module's spec, found by walking down its packages without importing them: in these folders alone, or where this
-    process would import it from."""
+    """A module's spec, found by walking down its packages without importing them: only in these folders or, with None,
+    wherever this process would import it from."""
     path: Iterable[str] | None = folders
     found: ModuleSpec | None = None
     sofar = ""
@@ -213,7 +213,7 @@ def find_without_import(module_name: str, folders: Sequence[str] | None = None) 
 
 def _hooked(name: str) -> ModuleSpec | None:
     """The spec of a top-level module that is not on `sys.path`: a built-in one, or a package that pip installed in editable
-    mode, which some build systems do by an import hook."""
+    mode, for which some build systems use an import hook."""
     others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not PathFinder)
     return next((found for find in others if find is not None and (found := find(name, None)) is not None), None)
 

@@ -1,4 +1,4 @@
-"""Functions as values of a search space: they travel with the step, and a trial's config has their names.
+"""Functions as values of a search space: they are sent with the step, and a trial's config has their names.
 
 {"preprocessor": {"choice": [scaled, normalised, None]}, "train_loop_per_worker": {"choice": ["a:b", loop]}}
 """
@@ -51,12 +51,12 @@ def _functions(value: Any, path: str, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def with_datasets_as_mappings(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space with `{"function": f}` for each dataset that is given as a callable alone."""
+    """The space, with `{"function": f}` in place of each dataset that is a bare callable."""
     return {name: _wrapped(value) if name == "datasets" else value for name, value in space.items()}
 
 
 def with_functions(config: Any, of_name: Callable[[str], Any]) -> Any:
-    """A trial's config with what `of_name` returns in place of each text."""
+    """A trial's config, with each string replaced by what `of_name` returns for it."""
     if isinstance(config, dict):
         return {key: with_functions(item, of_name) for key, item in config.items()}
     if isinstance(config, list):

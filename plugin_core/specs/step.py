@@ -35,7 +35,7 @@ def in_sum(bundles: list[Bundle]) -> dict[str, float]:
 
 
 def largest(*needs: dict[str, float]) -> dict[str, float]:
-    """What is enough for each of these, one after the other."""
+    """The resources that satisfy each of these needs, one after the other."""
     return {name: max(need.get(name, 0.0) for need in needs) for name in sorted({name for need in needs for name in need})}
 
 
@@ -77,19 +77,19 @@ class StepSpec(Model):
         raise NotImplementedError
 
     def need(self) -> dict[str, float]:
-        """What the step must have together before it begins; see `driver/admission.py`."""
+        """What the step must have all at once before it starts; see `driver/admission.py`."""
         return in_sum(self.bundles())
 
     def at_most(self) -> dict[str, float]:
-        """The most that it ever takes: more than `need` for a range of workers or actors."""
+        """The most that it ever uses: more than `need` for a range of workers or actors."""
         return self.need()
 
     def more_functions(self) -> dict[str, Any]:
-        """The user's functions beside those in fields of type `Function`, by their place."""
+        """The user's functions outside fields of type `Function`, by their path."""
         return {}
 
     def more_datasets(self) -> dict[str, DatasetConfig]:
-        """The datasets beside those in the fields `datasets` and `dataset`, by a name for messages."""
+        """The datasets outside the fields `datasets` and `dataset`, by a name for messages."""
         return {}
 
     def needed_columns(self, field: str) -> dict[str, list[str]]:

@@ -40,14 +40,14 @@ from plugin_core.storage.plugins import STEP_KINDS, names, plugin
 class StepKind:
     """The declaration of a kind of step.
 
-    `spec`, `result`: models whose `kind` has the same default. The spec defines what a step needs: functions and datasets
-    by the types of its fields, processes by `bundles`. `run`: "module:function", which takes a `StepContext` and returns
-    the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers get its metrics
-    from the journal; else from the result. `admits_itself`: whether `run` itself waits for the step's resources, because it
-    waits for something else first; else they are there when it is called. `words`: takes the spec and a result and returns
-    the lines that tell a person how the step ended. `check`: "module:function", called before the submit with the spec,
-    whether the step runs on this machine, and the newest `RunDir` of its name if that is known; raises SpecError. Raises
-    TypeError if the declaration is incomplete.
+    `spec`, `result`: models whose `kind` has the same default. The spec defines what a step needs: functions and
+    datasets by the types of its fields, processes by `bundles`. `run`: "module:function", which takes a `StepContext`
+    and returns the result; imported only on the cluster. `reports`: whether it reports while it runs, so that trackers
+    get its metrics from the journal; otherwise from the result. `admits_itself`: whether `run` itself waits for the
+    step's resources, because it waits for something else first; otherwise they are available when it is called.
+    `words`: takes the spec and a result and returns the lines that tell a person how the step ended. `check`:
+    "module:function", called before the submit with the spec, whether the step runs on this machine, and the newest
+    `RunDir` of its name if that is known; raises SpecError. Raises TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]

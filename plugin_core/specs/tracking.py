@@ -56,7 +56,7 @@ class MLflow(Tracker):
 
 
 class WandB(Tracker):
-    """A Weights & Biases run; "offline" it is written under `tracking/wandb` in the run directory."""
+    """A Weights & Biases run; if "offline", it is written to `tracking/wandb` in the run directory."""
 
     type: Literal["wandb"] = "wandb"
     project: Name = Field("ray-train-workflows", description="of the run")
@@ -75,7 +75,7 @@ class TensorBoard(Tracker):
 
 
 class Comet(Tracker):
-    """A Comet experiment; "offline" it is an archive under `tracking/comet` in the run directory."""
+    """A Comet experiment; if "offline", it is an archive under `tracking/comet` in the run directory."""
 
     type: Literal["comet"] = "comet"
     project_name: Name = Field("ray-train-workflows", description="of the experiment")
@@ -91,7 +91,7 @@ _BUILT_IN = [tracker.model_fields["type"].default for tracker in get_args(get_ar
 
 
 def _plugins(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
-    """A tracker of a plugin, from its mapping or as it is; all others as usual."""
+    """Validate a plugin's tracker, given as a mapping or as an object; all others are validated as usual."""
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     if not isinstance(name, str) or name in _BUILT_IN:
         return built_in(value)
@@ -115,7 +115,7 @@ AnyTracker = Annotated[BuiltIn, WrapValidator(_plugins), WrapSerializer(_written
 
 
 def _as_list(value: Any) -> Any:
-    """Accept a single tracker as a list, and a name as its tracker; each at most once."""
+    """Accept a single tracker as a list, and a name as its tracker; each tracker at most once."""
     if value is None:
         return []
     given = value if isinstance(value, (list, tuple)) else [value]

@@ -43,14 +43,14 @@ class TorchConfig(Model):
 
 
 class TensorflowConfig(Model):
-    """Which Keras. Keras 3 cannot `fit` under `MultiWorkerMirroredStrategy`; a loop of your own around `strategy.run` can
-    use it."""
+    """Which Keras to use. Keras 3 cannot `fit` under `MultiWorkerMirroredStrategy`; your own loop around `strategy.run`
+    can use it."""
 
     legacy_keras: Flag = Field(True, description="`tf.keras` is Keras 2 (the package tf-keras)")
 
 
 class TrainSpec(StepSpec):
-    """Distributed training on Ray Train, by a loop that every worker runs; XGBoost and LightGBM may do without one."""
+    """Distributed training on Ray Train, by a loop that every worker runs; XGBoost and LightGBM can do without one."""
 
     resources_field = "scaling_config"
     kind: Literal["train"] = "train"
@@ -192,7 +192,8 @@ def check(spec: TrainSpec) -> None:
 
 
 def _check_tier(spec: TrainSpec) -> None:
-    """What needs each checkpoint on storage, or workers that go on without the others, cannot have a local tier."""
+    """Raise ValueError for a local tier with a feature that needs every checkpoint on storage, or needs workers that go
+    on without the others."""
     field = "run_config.checkpoint_config.local_tier"
     if spec.validation is not None:
         raise ValueError(f"{field}: got it with validation; expected one of them: a checkpoint is validated on storage")

@@ -1,6 +1,6 @@
-"""What a train loop is: a function. Other things that Ray itself runs are refused, each with what to give instead.
+"""A train loop is a function. Other things that Ray itself can run are refused; the error says what to give instead.
 
-They are recognised by name, so that nothing of Ray is imported.
+They are recognised by name, without importing Ray.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FITS = "which fits a trainer or tuner of its own; expected the function that it 
 
 
 def problem(value: Any) -> str | None:
-    """Why Ray's workers cannot run it, as a sentence; None if they can."""
+    """Why Ray's workers cannot run the value, as a sentence; None if they can."""
     if inspect.isclass(value):
         return f"got the class {value.__name__}; {_A_LOOP}"
     if not callable(value):

@@ -13,8 +13,8 @@ from plugin_core.specs.json_values import TEXT, also
 
 
 class ValidationConfig(Model):
-    """Validation of checkpoints beside the training (`ray.train.ValidationConfig`): of those that the loop reports with
-    `ray.train.report(…, validation=True)`, one at a time. Short form: the function alone."""
+    """Validation of checkpoints during the training (`ray.train.ValidationConfig`), for those that the loop reports
+    with `ray.train.report(…, validation=True)`, one at a time. Short form: just the function."""
 
     model_config = ConfigDict(json_schema_extra=also(TEXT))
 

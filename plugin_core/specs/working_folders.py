@@ -23,8 +23,8 @@ def local_folders(runtime_env: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def uploaded_folders(runtime_env: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """The local folders that a `runtime_env` puts on the cluster's `sys.path`, and whether that is all its code: archives
-    and URIs cannot be looked into."""
+    """The local folders that a `runtime_env` puts on the cluster's `sys.path`, and whether they are all of its code: we
+    cannot look into archives and URIs."""
     folders = [
         item if field == "working_dir" else str(Path(item).parent)
         for field, item in local_folders(runtime_env)
@@ -40,8 +40,8 @@ def _code(runtime_env: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def with_package(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-    """This `runtime_env` with our package, and cloudpickle for functions by value, in front of its `py_modules`: what a
-    job needs of us beside `ray[default,data,train]`."""
+    """This `runtime_env` with our package, and cloudpickle for functions sent by value, in front of its `py_modules`:
+    what a job needs from us besides `ray[default,data,train]`."""
     ours = [str(Path(__file__).parents[1]), str(Path(cloudpickle.__file__).parent)]
     return {**runtime_env, "py_modules": [*ours, *(runtime_env.get("py_modules") or [])]}
 
