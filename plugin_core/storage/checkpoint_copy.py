@@ -66,7 +66,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
         self._check(folder)
 
     def _verify(self, mark: Path) -> None:
-        """Verify the original files; `mark`, an empty folder, tells that it is done."""
+        """Verify the original files; the empty folder `mark` records that this is done."""
         self._check(Path(self.path))
         mark.mkdir()
 
@@ -117,7 +117,7 @@ def _alone(lock: int) -> bool:
 
 
 def _is_current(lock: int, path: Path) -> bool:
-    """Whether `path` still is this lock file: removing a copy also removes its lock file."""
+    """Whether `path` is still this lock file: removing a copy also removes its lock file."""
     try:
         return os.path.samestat(os.fstat(lock), os.stat(path))
     except FileNotFoundError:

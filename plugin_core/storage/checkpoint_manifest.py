@@ -63,7 +63,7 @@ def write(folder: Path, rank: int) -> None:
 
 
 def order(name: str) -> tuple[int, int]:
-    """Attempt and number of a checkpoint, by its name; (0, 0) for another name."""
+    """Attempt and number of a checkpoint, by its name; (0, 0) for any other name."""
     found = NAME.search(name)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -108,8 +108,8 @@ def _mismatch(file: Path, path: str, versions: set[tuple[int, int]]) -> str:
 def _merged(
     lists: Iterable[tuple[str, dict[str, tuple[int, int]] | None]],
 ) -> tuple[dict[str, set[tuple[int, int]]], str]:
-    """Path → size and CRC-32 by each rank's list, since ranks may write files of one name, and one of them is last; and
-    which list is torn, "" if none is."""
+    """Path → size and CRC-32 in each rank's list, since ranks may write files of the same name and the last one wins;
+    and which list is torn, "" if none is."""
     expected: dict[str, set[tuple[int, int]]] = {}
     for name, files in lists:
         if files is None:

@@ -1,6 +1,6 @@
 """A filesystem object as the URI that rebuilds it wherever a step runs.
 
-What the URI could not say is refused, a secret first of all: an object would have to be pickled, with all that it holds.
+What a URI cannot express is refused, above all a secret: the object would have to be pickled, with everything it holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from plugin_core.storage.uris import OPTIONS, SECRET, quoted
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: Options that a URI need not say: each process has its own.
+#: Options that a URI need not contain: each process has its own.
 _OURS = {"connect_timeout", "request_timeout", "background_writes", "load_frequency", "retry_time_limit"}
 #: pyarrow's names of options → those of the libraries that open gs:// and abfs://.
 _NAMES = {"project_id": "project", "default_bucket_location": "default_location"}
@@ -32,8 +32,8 @@ _OTHERWISE = "expected a URI as storage_path, and credentials from the environme
 
 
 def uri_of(filesystem: FileSystem, path: str) -> str:
-    """The URI of `path` on `filesystem`: pyarrow's local one, S3, GCS, Azure, a part of another, or one of fsspec's. Raises
-    ValueError for one that no URI can describe; the message has no values of its options."""
+    """The URI of `path` on `filesystem`: pyarrow's local one, S3, GCS, Azure, a subtree of another, or an fsspec one.
+    Raises ValueError for one that no URI can describe; the message contains no option values."""
     from pyarrow import fs
 
     match filesystem:
@@ -69,14 +69,14 @@ def _gcs(filesystem: Any, path: str) -> str:
 
 
 def _options(filesystem: Any) -> dict[str, Any]:
-    """What a filesystem of pyarrow was made with: only its pickled form tells."""
+    """The options that a pyarrow filesystem was made with, which only its pickled form reveals."""
     options: dict[str, Any]
     _, (options,) = filesystem.__reduce__()
     return options
 
 
 def _given(filesystem: Any, plain: Any) -> dict[str, Any]:
-    """Its options that differ from those of a `plain` one."""
+    """A filesystem's options that differ from those of a `plain` one."""
     defaults = _options(plain)
     return {
         name: value

@@ -42,7 +42,7 @@ S3 = Kind("s3fs.core", "S3FileSystem", "s3fs", {"mode": "create"})  # If-None-Ma
 # existing file
 GCS = Kind("gcsfs.core", "GCSFileSystem", "gcsfs", {"mode": "create"})  # ifGenerationMatch=0
 AZURE = Kind("adlfs.spec", "AzureBlobFileSystem", "adlfs", {"overwrite": False})  # If-None-Match: *
-MEMORY = Kind("fsspec.implementations.memory", "MemoryFileSystem", "fsspec", {"mode": "create"})  # in this process alone
+MEMORY = Kind("fsspec.implementations.memory", "MemoryFileSystem", "fsspec", {"mode": "create"})  # in this process only
 #: Scheme → a filesystem known to create atomically. Azure URIs have the form abfs://CONTAINER@ACCOUNT.…/path.
 FSSPEC = {"s3fs": S3, "gs": GCS, "gcsfs": GCS, "abfs": AZURE, "adlfs": AZURE, "memory": MEMORY}
 
@@ -112,7 +112,7 @@ class FsspecFiles:
         except FileNotFoundError:
             raise
         except Exception:
-            # object stores refuse to read a part of an empty file, each with an error of its own
+            # object stores refuse to read a range of an empty file, each with its own error
             if self._fs.info(path)["size"] != 0:
                 raise
             return b""
@@ -163,7 +163,7 @@ class FsspecFiles:
 
 
 def _time(entry: dict[str, Any]) -> float:
-    """When a file was written, in seconds since the epoch; 0 if its filesystem does not tell."""
+    """When a file was written, in seconds since the epoch; 0 if its filesystem does not say."""
     told = next((entry[name] for name in _TIMES if entry.get(name) is not None), 0.0)
     if isinstance(told, str):
         told = datetime.fromisoformat(told)

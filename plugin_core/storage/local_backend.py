@@ -20,7 +20,7 @@ class LocalFiles:
         try:
             with open(path, "rb", opener=_without_waiting) as stream:
                 status = os.fstat(stream.fileno())
-                if not stat.S_ISREG(status.st_mode):  # a device, behind a link, has no size and may have no end
+                if not stat.S_ISREG(status.st_mode):  # a linked device has no size and may never end
                     raise OSError(errno.EINVAL, "it is not a regular file")
                 check_size(status.st_size, at_most)
                 found = _version(status)
@@ -96,7 +96,7 @@ def _unless_absent(exc: OSError) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opens a file; a pipe in its place would be waited for."""
+    """Opens a file without blocking, in case it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

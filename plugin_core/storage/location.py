@@ -110,7 +110,7 @@ class Location:
         return Location(urlunsplit(split._replace(path=posixpath.join(split.path or "/", *map(quoted, parts)))))
 
     def inside(self, uri: str) -> Location | None:
-        """The location at a URI that a file below this one names, if it is below this one; else None."""
+        """The location at a URI that was read from a file below this one, if it is also below this one; else None."""
         place = Location.of(uri, "path")
         if self.is_local and place.is_local:
             # a link may lead outside, and the storage may have had a different path when the file was written

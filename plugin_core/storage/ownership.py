@@ -50,8 +50,8 @@ def check_private(place: Path) -> None:
 
 
 def make_own(folder: Path, belongs: str) -> None:
-    """Make a folder that nobody else can enter, if it is not there. Raises StorageError, which says `belongs`, if it is
-    another user's, OSError if it cannot be made."""
+    """Make a folder that nobody else can enter, unless it exists. Raises StorageError with the message `belongs` if it
+    is another user's, OSError if it cannot be made."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.lstat().st_uid != os.getuid():
         raise StorageError(belongs)

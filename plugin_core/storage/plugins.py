@@ -1,11 +1,11 @@
-"""What other installed packages add, by entry points.
+"""What other installed packages add through entry points.
 
-Each kind of thing has a group. The entry point's name is the name that specs and URIs use, its value where the thing is:
+Each kind of plugin has a group. The entry point's name is the name that specs and URIs use; its value says where it is:
 
     [project.entry-points."raytrain.trackers"]
     lines = "my_package.lines:LinesTracker"
 
-A package has to be installed where specs are written and on the cluster. What is built in cannot be replaced.
+A package has to be installed where specs are written and on the cluster. Built-in names cannot be replaced.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from plugin_core.errors import SpecError
 
-#: A value imports a module that declares a kind (`specs.step_kinds.declare`); the name is the kind.
+#: A module that declares a kind when it is imported (`specs.step_kinds.declare`); the name is the kind.
 STEP_KINDS = "raytrain.step_kinds"
 #: A `specs.frameworks.Framework`.
 FRAMEWORKS = "raytrain.frameworks"
 #: A subclass of `specs.tracking.Tracker`.
 TRACKERS = "raytrain.trackers"
-#: A function of a URI's host and options that returns an fsspec filesystem; the name is the URI's scheme.
+#: A function that takes a URI's host and options and returns an fsspec filesystem; the name is the URI's scheme.
 STORAGES = "raytrain.storages"
-#: A function of what follows `name:` in a registry's URI that returns a `registry.base.Registry`.
+#: A function that takes what follows `name:` in a registry's URI and returns a `registry.base.Registry`.
 REGISTRIES = "raytrain.registries"
 
 
 @lru_cache(maxsize=32)
 def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:
-    """A group's entry points. `path`: where packages are looked for; reading some hundred takes a tenth of a second."""
+    """A group's entry points. `path`: where to look for packages; reading a few hundred takes a tenth of a second."""
     return entry_points(group=group)
 
 

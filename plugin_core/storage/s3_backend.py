@@ -41,7 +41,7 @@ def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3
     try:
         # a file smaller than one part is then sent in one request on close: a killed process leaves nothing behind
         made = fs.S3FileSystem(**{"allow_delayed_open": True} | given)
-    except TypeError:  # an older pyarrow does not know it
+    except TypeError:  # an older pyarrow does not have this option
         made = fs.S3FileSystem(**given)
     return made, S3Objects(made, options, attempts)
 
@@ -108,7 +108,7 @@ class S3Objects:
     def times(self, path: str) -> dict[str, float]:
         from pyarrow.fs import FileSelector, FileType
 
-        # botocore takes three times the CPU seconds, and holds Python's lock: `raytrain ls` lists each of hundreds of runs
+        # botocore takes three times the CPU time and holds the GIL, and `raytrain ls` lists each of hundreds of runs
         found = self._fs.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
         return {info.path[len(path) + 1 :]: info.mtime.timestamp() for info in found if info.type == FileType.File}
 

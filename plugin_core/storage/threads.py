@@ -146,7 +146,7 @@ _background = _Background()
 
 
 def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Start a coroutine that nobody awaits and that handles its own errors. All of a process share one thread."""
+    """Start a coroutine that nobody awaits and that handles its own errors. All those of a process share one thread."""
     _background.begin(coroutine)
 
 

@@ -26,7 +26,7 @@ _GCSFS = """project token access endpoint_url consistency default_location reque
     check_connection"""
 _ADLFS = """account_name account_key account_host connection_string credential sas_token client_id client_secret tenant_id
     anon location_mode blocksize max_concurrency version_aware assume_container_exists"""
-#: Scheme → allowed URI options; None: any, since they are passed to a user's function, as those of a plugin's scheme are.
+#: Scheme → allowed URI options; None: any, since a user's function gets them (as a plugin does for its own scheme).
 OPTIONS: dict[str, frozenset[str] | None] = {
     "file": frozenset(),
     "s3": S3_FLAGS | frozenset(_S3.split()),
@@ -40,8 +40,9 @@ OPTIONS: dict[str, frozenset[str] | None] = {
 }
 AZURE = ("abfs", "adlfs")
 
-#: Environment variables by which an installation allows what a URI alone cannot: `module:function` of custom:// URIs, and
-#: the variables that an option may name as $NAME. They are passed to each job, so that the cluster allows the same.
+#: Environment variables by which an installation allows what a URI alone may not do: call the `module:function` of a
+#: custom:// URI, and name a variable as $NAME in an option. They are passed to each job, so the cluster allows the
+#: same.
 FILESYSTEMS, URI_VARIABLES = "RAYTRAIN_FILESYSTEMS", "RAYTRAIN_URI_VARIABLES"
 
 #: Linux limits a path to 4,096 bytes, some of which a run's own files need, and a name to 255.
@@ -136,12 +137,6 @@ def quoted(part: str) -> str:
 
 def unquoted(path: str) -> str:
     return path.replace("%23", "#").replace("%3F", "?")
-
-
-# ---- names
-
-
-# ---- addresses
 
 
 # ---- what the installation allows
