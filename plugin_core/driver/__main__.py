@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 
 if find_spec("psutil") is None:
-    import ray  # noqa: F401  # brings its own; elsewhere it is imported later, and the driver shows itself first
+    import ray  # noqa: F401  # it bundles psutil; otherwise import it later, so that the driver shows itself first
 
 from plugin_core.driver.attempt import leave, main
 from plugin_core.storage.location import be_patient

@@ -1,9 +1,9 @@
-"""Admits steps to a cluster, so that none waits for what another holds while it holds what the other waits for.
+"""Admits steps to a cluster so that no two steps wait for resources that the other one holds.
 
-Each step takes a ticket, a note on the cluster's head that all jobs there can read, and waits until all tickets before its
-own are admitted and the admitted ones leave enough for its workers and the tasks that read their data. It then writes down
-what it holds. Only the first of those who wait can do so, which takes no lock; first come, first served, so narrow steps do
-not starve a wide one. A ticket counts as long as Ray says that its job lives.
+Each step takes a ticket, a note on the cluster's head that all jobs there can read, and waits until all tickets before
+its own are admitted and the admitted ones leave enough for its workers and the tasks that read their data. It then
+writes down what it holds. Only the first in line can do so, which takes no lock; steps are served in order, so small
+ones do not starve a large one. A ticket counts as long as Ray says that its job is alive.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from plugin_core.runs.context import StepContext
 from plugin_core.specs.resources import in_words
 from plugin_core.storage.stored_files import parse
 
-#: Set in the jobs of a cluster to which nodes may be added later (`autoscaling`). Nobody is held back there: such a cluster
-#: grows by what waits for resources. The user says so, as for the check before the submit: Ray's head does not know of
-#: every autoscaler.
+#: Set in the jobs of a cluster to which nodes may be added later (`autoscaling`). No step is held back there: such a
+#: cluster grows because steps wait for resources. The user declares it, as for the check before the submit: Ray's head
+#: does not know about every autoscaler.
 AUTOSCALING = "RAYTRAIN_AUTOSCALING"
 #: Seconds between two looks at the tickets.
 LOOK_S = 1.0
-#: Characters of a run's name in a message, and runs in it.
+#: The most characters of a run's name in a message, and the most runs in one.
 NAME_SHOWN, RUNS_SHOWN = 60, 5
-#: Resources are sums of fractions.
+#: A tolerance, since resources are sums of fractions.
 _ROUNDING = 1e-6
 _NAME = re.compile(r"(\d{6,15})-([0-9a-f]{8})-[0-9a-f]{8}")
 
@@ -68,7 +68,7 @@ class Board(Protocol):
 
 @dataclass(frozen=True, order=True)
 class Ticket:
-    """Tickets sort by their numbers; by their names where two drew the same number."""
+    """Tickets sort by number, then by name if two drew the same number."""
 
     number: int
     name: str
@@ -76,7 +76,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a look found: `room` is what the step may take (None: all) once it is `admitted`; else what it waits for."""
+    """What a look found: once `admitted`, the `room` that the step may take (None: all); else what it `waits_for`."""
 
     admitted: bool
     room: Resources | None = None
@@ -85,23 +85,23 @@ class Turn:
 
 
 class Place:
-    """A step's place among all that run on the cluster, or want to."""
+    """A step's place among all steps that run, or want to run, on the cluster."""
 
     def __init__(self, board: Board, run: str, need: Resources, at_most: Resources):
         self._board = board
         self._note: Note = {"run": run[:1000], "need": _positive(need), "held": None}
         self._at_most = _positive(at_most)
         self._ticket: Ticket | None = None
-        self._drawn = ""  # its name, from before it is on the board
+        self._drawn = ""  # the ticket's name, set before it is on the board
         self._damaged: set[str] = set()
 
     def is_inside(self) -> bool:
-        """Whether this process works for a step that is admitted, so that what it starts is part of that step."""
+        """Whether this process works for an admitted step, so that what it starts is part of that step."""
         job = self._board.job()
         return self._board.in_worker() and any(_job(ticket) == job for ticket in self._others())
 
     def look(self) -> Turn:
-        """Take a ticket, if there is none, and see whether it is this step's turn."""
+        """Take a ticket, unless there is one, and see whether it is this step's turn."""
         others = self._others() if self._ticket else self._take()
         ticket = self._ticket
         assert ticket is not None
@@ -109,7 +109,7 @@ class Place:
         total, need = self._board.total(), self._note["need"]
         free = {name: amount - held.get(name, 0.0) for name, amount in total.items()}
         waiting = any(each < ticket and note["held"] is None for each, note in others.items())
-        # one that needs more than there is begins when nobody holds anything: then Ray tells what is missing
+        # a step that needs more than there is begins once nobody holds anything: then Ray says what is missing
         fits = not held or all(amount <= free.get(name, 0.0) + _ROUNDING for name, amount in need.items())
         if waiting or not fits:
             ahead = {each: note for each, note in others.items() if each < ticket or note["held"] is not None}
@@ -127,10 +127,10 @@ class Place:
     # ---- how
 
     def _take(self) -> dict[Ticket, Note]:
-        """Take a ticket behind all others; returns those. Whoever takes one at the same time sees this one, or is seen
-        here: then this one goes behind it."""
+        """Take a ticket behind all others, and return those. If another step takes one at the same time, it sees this
+        one, or this one sees it and goes behind it."""
         while True:
-            self.leave()  # a ticket that did not stay, or that an interrupted look left
+            self.leave()  # a ticket that was not the last, or that an interrupted look left
             number = max((ticket.number for ticket in self._others()), default=0) + 1
             self._drawn = f"{number:06d}-{self._board.job()}-{secrets.token_hex(4)}"
             self._board.write(self._drawn, json.dumps(self._note).encode())
@@ -140,7 +140,7 @@ class Place:
                 return others
 
     def _others(self) -> dict[Ticket, Note]:
-        """The tickets of all others whose jobs live; removes those of the dead."""
+        """The other tickets whose jobs are alive; removes those of dead jobs."""
         notes = self._board.read()
         live = self._board.live_jobs()  # after the notes, so that nobody who wrote one is missing
         found = {}
@@ -164,7 +164,7 @@ class Place:
 
 @contextmanager
 def admitted(context: StepContext) -> Iterator[StepContext]:
-    """Wait until the cluster that this process is connected to has what the step needs; hold that until the step is over.
+    """Wait until the cluster that this process is connected to has what the step needs; hold that until the step ends.
 
     Yields the step's context with its `room`. Raises StepTimeoutError after `limits.scheduling_timeout_s`. A killed process
     cannot give back what it holds: whoever looks next sees that its job is dead.
@@ -243,7 +243,7 @@ def _shown(resources: Resources, total: Resources) -> str:
 
 
 def _named(ahead: Mapping[Ticket, Note], total: Resources) -> str:
-    """The runs ahead, and what each has or wants. Their names are what any job on the cluster may have written."""
+    """The runs ahead, and what each has or wants. Any job on the cluster may have written their names."""
     words = []
     for _, note in sorted(ahead.items(), key=lambda each: each[0]):
         name = " ".join(plain(note["run"]).split())[:NAME_SHOWN]

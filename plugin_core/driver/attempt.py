@@ -48,7 +48,7 @@ from plugin_core.specs.sources import unpack
 from plugin_core.specs.step_kinds import step_kind
 from plugin_core.tracking.session import note_origin, stop_tracking
 
-#: The line before the error in the job's log; an engine's log, which has the error, leaves out the rest.
+#: The line before the error in the job's log. An engine's log has the error anyway, and leaves out the rest.
 ENDED_WITH = "the attempt ended with:"
 
 logger = logging.getLogger("raytrain.driver")
@@ -179,7 +179,7 @@ def _jobs_own() -> dict[str, Any]:
 
 @atexit.register
 def _keep_log() -> None:
-    """Keep what the job's log has by now."""
+    """Keep what the job's log contains by now."""
     if _log is not None:
         _log.flush()
 
@@ -212,7 +212,7 @@ def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
     try:
         return _main(uri, attempt, nonce, code)
     finally:
-        _keep_log()  # some storages take no requests any more while the interpreter shuts down
+        _keep_log()  # some storages accept no requests while the interpreter shuts down
         takeover.end()
 
 
@@ -258,7 +258,7 @@ def leave(code: int) -> NoReturn:
     """Exit within `EXIT_S`."""
     faulthandler.dump_traceback_later(timings.EXIT_S, exit=True)  # a C thread: needs neither the GIL nor the main thread
     if (ray := sys.modules.get("ray")) is not None:
-        ray.shutdown(_exiting_interpreter=True)  # prints what workers said last
+        ray.shutdown(_exiting_interpreter=True)  # prints the workers' last output
     _keep_log()
     sys.stdout.flush()
     sys.stderr.flush()

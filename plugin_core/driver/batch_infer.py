@@ -1,4 +1,4 @@
-"""Batch inference: runs a predictor over a Ray Dataset in an actor pool → files and a commit marker (see `output`)."""
+"""Batch inference: runs a predictor over a Ray Dataset in an actor pool → files, commit marker (`output_folder`)."""
 
 from __future__ import annotations
 

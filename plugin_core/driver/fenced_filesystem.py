@@ -52,8 +52,8 @@ class _Replaced(io.BytesIO):
 
 
 class _FencedHandler(FileSystemHandler):
-    """The filesystem of a place, with a run's fence checked before each write. It is pickled to controller and workers as
-    URIs, since pyarrow's S3FileSystem loses its retry strategy when pickled."""
+    """The filesystem of a place, with a run's fence checked before each write. It is pickled for the controller and
+    workers as URIs, since pyarrow's S3FileSystem loses its retry strategy when pickled."""
 
     def __init__(self, run_uri: str, attempt: int, place: str):
         be_patient()

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def new_figure(width: float, height: float) -> Any | None:
-    """An empty figure of that many inches; None without matplotlib."""
+    """An empty figure of this size in inches; None without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -24,27 +24,27 @@ from plugin_core.runs.kept_log import DRIVER, ROOM, log_folder, process_of, rank
 from plugin_core.storage.location import Location
 
 #: A segment of at least this many characters is closed when written. At most `ROOM` characters of it are in memory, and as
-#: many that follow it; of more, the last.
+#: many of what follows it; if more follow, the last ones.
 SEGMENT = 2**20
-#: Most characters kept of one process, and of those how many from its beginning.
+#: The most characters kept of one process, and of those how many from its beginning.
 KEPT, KEPT_HEAD = 64 * 2**20, 16 * 2**20
-#: How many processes of a worker keep a log, if it is started again and again: the first one, and the latest ones.
+#: If a worker is restarted again and again, the logs of its first process and of this many of the latest ones are kept.
 PROCESSES = 8
-#: A line is read when it is complete; a longer one in pieces, of which half as many characters are held back.
+#: A line is read once it is complete; a longer one is read in pieces, and half as many characters are held back.
 LINE = 64 * 1024
 #: Seconds between two looks at the local files.
 LOOK_S = 1.0
-#: Seconds that the end of a process may be held up by its log.
+#: Seconds for which its log may delay the end of a process.
 END_S = 10.0
 
-#: Lines by which Ray tells its own reader of a worker's file whose output follows.
+#: Lines that tell Ray's own reader of a worker's file whose output follows.
 _RAYS_MARKS = re.compile(r"^:(?:job_id|actor_name|task_name):.*\n", re.MULTILINE)
 
 logger = logging.getLogger(__name__)
 
 
 def of_driver(rundir: RunDir, attempt: int) -> LogKeeper:
-    """The log of this job: Ray sends the driver's output to a file, and the driver prints what the workers do."""
+    """The log of this job: Ray sends the driver's output to a file, and the driver prints what the workers print."""
     paths = dict.fromkeys(path for path in (_file_behind(1), _file_behind(2)) if path)
     return LogKeeper(log_folder(rundir, attempt, DRIVER), paths, takeover.masked)
 
@@ -79,7 +79,7 @@ class _Segment:
 
 
 class _Source:
-    """A growing local file, as text without escape codes; the next one of its name, once it is rotated."""
+    """A growing local file, as text without escape codes. Once it is rotated, the next one of the same name."""
 
     def __init__(self, path: str, mask: Callable[[str], str], leave_out: re.Pattern[str] | None):
         self._path = path
@@ -90,7 +90,7 @@ class _Source:
         self._held = ""
 
     def lines(self, final: bool) -> tuple[int, str]:
-        """What is new, in whole lines, and how many characters before it are skipped. `final`: also an incomplete line."""
+        """How many characters are skipped, and the new whole lines after them. `final`: also an incomplete line."""
         begun = self._file.tell()
         skipped = max(0, os.fstat(self._file.fileno()).st_size - begun - ROOM)
         if skipped:
@@ -126,9 +126,9 @@ class _Source:
 class LogKeeper:
     """Copies what this process prints, from the local files that Ray sends it to, to a folder of the run directory.
 
-    A thread writes what is new, at most every `LOG_FLUSH_S`, and nothing while nothing is new. It reads files rather than
-    standing between the process and them, so it holds nothing up, and storage that fails costs a warning. `mask` hides
-    secrets in whole lines; `leave_out` matches lines that are no output.
+    A thread writes what is new, if anything, at most once per `LOG_FLUSH_S`. It reads the files rather than standing
+    between the process and them, so it delays nothing, and failing storage only costs a warning. `mask` hides secrets
+    in whole lines; `leave_out` matches lines that are not output.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class LogKeeper:
             segment.written = len(segment.text)
 
     def _begin(self) -> None:
-        """Order this process after those that kept this log before, whatever the clock says. Of many, drop those in
+        """Order this process after those that kept this log before, whatever the clock says. Of many, drop the logs in
         between."""
         names = segments(self._folder)
         before = sorted({process_of(name) for name in names})
@@ -240,7 +240,7 @@ class LogKeeper:
         return segment_name(self._process, segment.position)
 
     def _close(self, following: _Segment) -> None:
-        """Go on with the following segment, and drop the oldest ones that are neither of the beginning nor of the end."""
+        """Continue with the following segment; drop the oldest ones of neither the beginning nor the end."""
         closed, self._open = self._open, following
         size = len(closed.text)
         if not self._kept_tail and self._kept_head + size <= KEPT_HEAD:
@@ -249,4 +249,4 @@ class LogKeeper:
         self._kept_tail.append((self._name(closed), size))
         while sum(size for _, size in self._kept_tail) > KEPT - KEPT_HEAD:
             self._folder.child(self._kept_tail[0][0]).delete()
-            self._kept_tail.popleft()  # after the deletion, so that one that fails is repeated
+            self._kept_tail.popleft()  # after the deletion, so that a failed one is repeated

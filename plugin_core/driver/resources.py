@@ -11,12 +11,12 @@ from plugin_core.errors import NO_RESOURCES, StepTimeoutError
 from plugin_core.specs import Limits
 from plugin_core.specs.resources import in_words
 
-#: Set in a job whose run goes on with another cluster after this many seconds without resources.
+#: Set in a job whose run moves on to another cluster after this many seconds without resources.
 MOVES_ON = "RAYTRAIN_MOVES_ON_S"
 
 
 def patient(limits: Limits) -> Limits:
-    """A step's limits, in which it waits for resources no longer than its run has patience with the cluster."""
+    """A step's limits, with a wait for resources no longer than its run's patience with the cluster."""
     patience, given = os.environ.get(MOVES_ON), limits.scheduling_timeout_s
     if not patience or (given is not None and given <= float(patience)):
         return limits
@@ -78,7 +78,7 @@ def in_limit(timeout_s: float | None) -> str:
 
 
 def fitting(room: dict[str, float] | None, each: dict[str, float], low: int, high: int, beside: dict[str, float]) -> int:
-    """How many processes of `each` fit in the room (None: any number) beside `beside`: from `low` to `high`."""
+    """How many processes that take `each` fit in the room (None: any number) besides `beside`: from `low` to `high`."""
     fit = [
         int((room.get(name, 0.0) - beside.get(name, 0.0)) / amount + 1e-6)
         for name, amount in each.items()

@@ -161,7 +161,7 @@ def _run(part: StepContext) -> StepResult:
     if (stored := part.rundir.result()) is not None:
         return stored
     result = run_step(part)
-    # before the result is stored, or mended code would find it
+    # before the result is stored, or the user's corrected code would find it
     if isinstance(result, TrainResult) and result.checkpoint is None:
         raise UserCodeError(
             "train: reported no checkpoint; a retraining needs one to evaluate and to promote; expected"

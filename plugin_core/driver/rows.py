@@ -1,4 +1,4 @@
-"""Tells how many rows of a dataset are done, in the run's journal."""
+"""Records in the run's journal how many rows of a dataset are done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def rows_in_journal(context: StepContext, phase: str) -> Iterator[Callable[[int], None]]:
-    """Yields a function that tells how many there are. A part of a retraining tells it in the retraining's journal."""
+    """Yields a function that records their number. For a part of a retraining, that is in the retraining's journal."""
     journal = JournalWriter(context.rundir.outermost, context.attempt)
     try:
         yield lambda rows: journal.append({"phase": phase, "rows": rows})

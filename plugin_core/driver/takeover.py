@@ -1,6 +1,6 @@
 """Takes what was handed over to a job (see `handover`), on the cluster: in the driver and in each worker process.
 
-Imports nothing heavy: each worker of a job starts with it.
+Imports nothing heavy, since each worker of a job starts with it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def take() -> None:
 
 
 def end() -> None:
-    """Delete it when it is no longer needed, on disk and, if the head still answers, there."""
+    """Delete it when it is no longer needed: on disk and, if the head still answers, on the head."""
     if _held is not None:
         _held.end()
 

@@ -24,7 +24,7 @@ from plugin_core.runs.directory import Heartbeat, Phase, RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.specs import Limits
 
-#: Most phases of an attempt that are recorded: few are expected.
+#: The most phases of an attempt that are recorded: few are expected.
 PHASES = 200
 
 logger = logging.getLogger("raytrain.driver")

@@ -1,4 +1,4 @@
 """The evaluation step: predictions, metrics, plots, and the pass/fail verdict.
 
-A model's promotion is in `registry`.
+Promoting a model is in `registry`.
 """

@@ -7,9 +7,9 @@ from typing import Any
 from plugin_core.driver.evaluate.tallies import Both, ClassificationTally, RegressionTally
 from plugin_core.driver.figures import new_figure, png
 
-#: Most classes for which the matrix shows numbers in its cells.
+#: The most classes for which the matrix shows numbers in its cells.
 NUMBERED_CLASSES = 20
-#: Most classes for which a matrix is drawn.
+#: The most classes for which a matrix is drawn.
 DRAWN_CLASSES = 200
 
 

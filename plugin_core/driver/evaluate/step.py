@@ -27,12 +27,12 @@ from plugin_core.specs.results import CheckpointRef, EvaluationRef, EvaluationRe
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Most values of a column that metrics are sliced by.
+#: The most values of a column that metrics are sliced by.
 SLICES = 1000
 #: A slice: column and value; ("", "") stands for all rows.
 Slice = tuple[str, str]
 ALL: Slice = ("", "")
-#: The phase in which the checkpoint is evaluated that this one is compared to.
+#: The phase that evaluates the checkpoint which this one is compared to.
 OTHER = "evaluating the checkpoint to compare with"
 
 logger = logging.getLogger(__name__)

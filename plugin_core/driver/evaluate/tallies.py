@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from plugin_core.specs import EvaluateSpec
 
-#: Most points of a residual plot: those with the lowest random numbers, a uniform sample of all rows.
+#: The most points of a residual plot: those with the lowest random numbers, a uniform sample of all rows.
 PLOT_POINTS = 5000
 
 
@@ -74,7 +74,7 @@ class ClassificationTally:
         }
 
     def _of_scores(self) -> dict[str, Any]:
-        """Metrics like ROC-AUC need every row's score; with only one class they are None."""
+        """Metrics such as ROC-AUC need every row's score; they are None if there is only one class."""
         if not self.scores:
             return {}
         import numpy as np

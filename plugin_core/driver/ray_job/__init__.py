@@ -1,4 +1,4 @@
-"""Runs a function or a command as a step (`RayJobSpec`): in one process, which is started again when it is lost.
+"""Runs a function or a command as a step (`RayJobSpec`): in one process, which is restarted when it is lost.
 
-`guard` is the parent of a command's process; it imports nothing of the rest.
+`guard` is the parent of a command's process; it imports none of the other modules.
 """

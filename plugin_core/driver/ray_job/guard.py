@@ -1,9 +1,9 @@
 """`python -m plugin_core.driver.ray_job.guard STATUS PROGRAM ARGUMENTS...`: the parent of a command's process.
 
-It ends all processes that the command started, also those that left their parents or sessions, when the command ends and
-when its own standard input closes: whoever started this process has died then, killed or not. It writes the command's exit
-code to the file descriptor STATUS. What the caller started itself ends at once: Ray kills the children of a worker that
-dies (ray 2.60), and would kill this process before it can end the others.
+It ends all processes that the command started, including those that left their parents or sessions, when the command
+ends or when its own standard input closes, because its caller has died, killed or not. It writes the command's exit
+code to the file descriptor STATUS. The process that the caller started forks and exits at once: Ray kills the children
+of a dying worker (ray 2.60), and would kill this process before it can end the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import psutil
 
 from plugin_core.ray_internals.fork_server import die_with_parent
 
-#: As a shell reports a program that it does not find, and one that it may not run.
+#: A shell's exit codes for a program that it does not find, and for one that it may not run.
 NOT_FOUND, NOT_ALLOWED = 127, 126
 #: prctl(2) on Linux.
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the command's exit code; of one that a signal killed, 128 and the signal's number, as a shell does."""
+    """Returns the command's exit code or, if a signal killed it, 128 plus the signal's number, as a shell does."""
     if sys.platform == "linux":
         # orphans of the command become children of this process, and can be found
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _follow() -> None:
-    """In the command, before it begins: if this process is killed, it is too."""
+    """Called in the command's process before it begins: if this process is killed, that one is too."""
     if sys.platform == "linux":
         die_with_parent(signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What happens in the step's own process."""
+"""What runs in the step's own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plugin_core.loops import step
 from plugin_core.runs.saved_state import Start
 from plugin_core.specs.results import VALUE_BYTES
 
-#: Lines of a command's output that a message about its failure shows, and bytes of a line that is read at once.
+#: Lines of a command's output that a message about its failure shows, and the most bytes of a line read at once.
 TAIL_LINES, LINE_BYTES = 30, 1 << 16
 #: A shell reports a program that a signal killed as this plus the signal's number; so does `guard`.
 SIGNALS = 128
@@ -42,7 +42,7 @@ class Ended:
 
 
 class JobProcess:
-    """The actor of a step's process, which does one thing."""
+    """The actor of a step's process; only one of its methods is called."""
 
     def call(self, start: Start, function: Callable[..., Any], arguments: dict[str, Any]) -> str:
         return call(start, function, arguments)
@@ -84,7 +84,7 @@ def _plain(value: Any) -> Any:
 
 
 def run_command(start: Start, command: list[str] | str, variables: dict[str, str]) -> Ended:
-    """Run a command; what it prints goes to this process's output. `variables`: set for it beside this process's own."""
+    """Run a command; its output goes to this process's output. `variables`: set for it besides this process's own."""
     arguments = ["/bin/sh", "-c", command] if isinstance(command, str) else command
     python = os.path.dirname(sys.executable)  # the one that Ray runs in, whatever the shell of the head finds first
     environment = {**os.environ, **variables, **_variables(start)}

@@ -1,7 +1,7 @@
-"""A Ray job: starts its process where its resources are, and again when it is lost.
+"""A Ray job: starts its process where its resources are, and restarts it when it is lost.
 
-The process is a Ray actor, not the driver: the driver's heartbeat and watchdog go on whatever a user's code does to its own
-process, and it runs on a node that has its GPUs and memory.
+The process is a Ray actor, not the driver. So the driver's heartbeat and watchdog keep going whatever a user's code
+does to its own process, and that process runs on a node with the GPUs and memory it needs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from plugin_core.specs.results import REFERENCE_BYTES, VALUE, RayJobResult
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Bytes of a value that stays in the result; the rest of a reference is names and links.
+#: The most bytes of a value that stays in the result; the rest of a reference is names and links.
 INLINE_BYTES = REFERENCE_BYTES // 2
-#: sysexits.h: the command says itself that a later try may succeed.
+#: sysexits.h: the command itself says that a later try may succeed.
 EX_TEMPFAIL = 75
 
 logger = logging.getLogger("raytrain.driver")
@@ -45,7 +45,7 @@ def run(context: StepContext) -> RayJobResult:
 
 
 def _started(context: StepContext, spec: RayJobSpec, method: str, *arguments: Any) -> Any:
-    """Call a method of a `JobProcess`; again in another one, if the process is lost, up to `max_failures` times."""
+    """Call a method of a `JobProcess`. If the process is lost, call it in a new one, up to `max_failures` times."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
@@ -97,7 +97,7 @@ def _raise(ended: Ended) -> None:
 
 
 def _for_a_driver() -> dict[str, str]:
-    """Variables by which a program that calls `ray.init()` works for this job: at its cluster, with its runtime_env."""
+    """Variables that make a program's `ray.init()` work for this job: on its cluster, with its runtime_env."""
     import ray
 
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")

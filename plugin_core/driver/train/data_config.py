@@ -13,8 +13,8 @@ from plugin_core.specs.functions import call_with
 
 
 def data_config(context: StepContext, spec: TrainSpec) -> Any:
-    """The user's own, or one made from the datasets' fields; None for Ray's default, which splits every dataset among the
-    workers. Raises SpecError if the user's function returns something else."""
+    """The user's own `DataConfig`, or one made from the datasets' fields; None for Ray's default, which splits every
+    dataset among the workers. Raises SpecError if the user's function returns something else."""
     from ray.train import DataConfig
 
     if spec.data_config is not None:
@@ -37,7 +37,7 @@ def data_config(context: StepContext, spec: TrainSpec) -> Any:
 
 
 def resumable_datasets(spec: TrainSpec, datasets: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the datasets that are `resumable`, read into the object store in the order of their rows."""
+    """The `resumable` datasets, read into the object store in the order of their rows."""
     from plugin_core.driver.train.resumable_data import read_in_order
 
     resumable = {name: config for name, config in spec.datasets.items() if config.resumable}
@@ -58,7 +58,7 @@ def _execution_options(config: DatasetConfig) -> Any:
     from ray.train import DataConfig
 
     with warnings.catch_warnings():
-        # Ray's own default uses what Ray deprecates (2.60)
+        # Ray's own default uses something that Ray deprecates (2.60)
         warnings.filterwarnings("ignore", message=".*exclude_resources.* is deprecated")
         options: ExecutionOptions = DataConfig.default_ingest_options()
     options.preserve_order = in_order(config)

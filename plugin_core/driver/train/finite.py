@@ -1,4 +1,4 @@
-"""Notices a loss that is no longer a number, in the worker that reports it and before its checkpoint is kept."""
+"""Detects a NaN or infinite loss, in the worker that reports it and before its checkpoint is kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _flat(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _number(value: Any) -> float | None:
-    """The number that a metric is, also one of NumPy's or PyTorch's."""
+    """A metric as a number, including NumPy's and PyTorch's; None if it is not one."""
     try:
         return float(value) if not isinstance(value, (str, bytes)) else None
     except (TypeError, ValueError, RuntimeError):  # a tensor of more than one element

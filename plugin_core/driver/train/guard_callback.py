@@ -79,7 +79,7 @@ class GuardCallback(ControllerCallback, WorkerGroupCallback):
         self._worker_group = None
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """If there are only user exceptions, poll on for a while: the loss of a peer shows late, and takes precedence."""
+        """If there are only user exceptions, keep polling for a while: a lost peer shows late, and takes precedence."""
         statuses = worker_group_status.worker_statuses
         self._judge.note_kills(statuses)
         if self._polling_again or self._worker_group is None or not worker_group_status.errors:

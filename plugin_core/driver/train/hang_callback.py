@@ -1,4 +1,4 @@
-"""Notices a training that stands still, from Ray Train's controller."""
+"""Detects a stalled training, from Ray Train's controller."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from plugin_core.specs.hang import HangDetection
 logger = logging.getLogger(__name__)
 
 FOLDER = "hangs"
-#: With `warn`, the stacks of a training that still stands still are taken again after this many times the bound.
+#: With `warn`, the stacks are taken again once a stall has lasted this many times as long as when they were taken last.
 AGAIN = 2.0
 
 
 class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
-    """`warn`: see `JournalCallback.warn`. A hang is told once, and once more if it lasts: with `restart`, the odd rank
-    fails, and Ray Train restarts all from the checkpoint."""
+    """`warn`: see `JournalCallback.warn`. A hang is reported once, and again if it lasts. With `restart`, the odd rank
+    fails, and Ray Train restarts all ranks from the checkpoint."""
 
     def __init__(self, rundir: RunDir, attempt: int, config: HangDetection, warn: Callable[..., None]):
         self._rundir = rundir

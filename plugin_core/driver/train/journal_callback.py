@@ -26,7 +26,7 @@ from plugin_core.runs.ledger import Ledger
 from plugin_core.specs.json_values import is_count
 from plugin_core.storage.stored_files import parse_line
 
-#: The most bytes of `unwritten` lines: of a second.
+#: The most bytes of `unwritten` lines, which are those of about a second.
 UNWRITTEN_BYTES = 256 * 1024
 
 logger = logging.getLogger(__name__)
@@ -43,12 +43,12 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     reports. `index` counts them as if nothing had been killed: workers restarted from a checkpoint continue with the index
     after the checkpoint's, so repeated reports repeat an index.
 
-    `blocked_s` of an entry: seconds that the reports before it blocked rank 0's loop with their checkpoints. `late`: an
-    earlier driver got the report, and was killed before it wrote the entry.
+    `blocked_s` of an entry: seconds for which the checkpoints of the reports before it blocked rank 0's loop. `late`:
+    an earlier driver got the report, and was killed before it wrote the entry.
 
-    The entry of a restart says why, and what the workers resume from; that of a failure says why; both have the cause and
-    what the `judge` decided. A report whose checkpoint
-    is to be validated says so, and an entry says how that ended.
+    The entry for a restart says why, and what the workers resume from; the one for a failure says why. Both have the
+    cause and what the `judge` decided. A report whose checkpoint is to be validated says so, and a later entry says how
+    that ended.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._run_uri = run_uri
         self._attempt = attempt
         self._reports = state.reports
-        #: of the last report, and of the checkpoint that workers would restart from
+        #: the indices of the last report, and of the checkpoint that workers would restart from
         self._index = self._start = state.index
         self._lost = list(state.lost)
         self._then = then
         self._all_ranks = all_ranks
         self._writer: JournalWriter | None = None
-        #: the run's before the first entry, if the journal is to have it
+        #: the run's ledger before the first entry, if the journal is to contain it
         self.ledger: Ledger | None = None
         self._worker_group: Any = None
         self._judge = judge or Judge()
@@ -80,7 +80,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         #: the index of each checkpoint whose validation has not ended
         self._validating = dict(state.validating)
 
-    # ---- checkpoints that are on the nodes alone, and come to storage later (see `tiers`)
+    # ---- checkpoints that are only on the nodes, and reach storage later (see `tiers`)
 
     @property
     def start(self) -> int:
@@ -89,11 +89,11 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
 
     @property
     def index(self) -> int:
-        """Of the last report."""
+        """The index of the last report."""
         return self._index
 
     def resume_from(self, name: str, index: int, metrics: dict[str, Any]) -> None:
-        """The workers that start now resume from the nodes' checkpoint."""
+        """The workers that are about to start resume from the nodes' checkpoint."""
         self._index = index
         self.kept_on_nodes(name, metrics)
         self._append({"phase": "resuming", "checkpoint": name, "index": index, "counters": _counters(metrics)})
@@ -103,14 +103,14 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         return self._writer.unwritten(UNWRITTEN_BYTES) if self._writer is not None else b""
 
     def restore(self, lines: bytes, index: int) -> None:
-        """Take in reports up to `index` that an earlier driver could not write any more. `lines`: its `unwritten`."""
+        """Take in reports up to `index` that an earlier driver could no longer write. `lines`: its `unwritten`."""
         for entry in filter(None, map(parse_line, lines.splitlines())):
             if entry.get("report") == self._reports + 1 and index_of(entry) <= index:
                 self._reports += 1
                 self._append({**entry, "late": True})
 
     def kept_on_nodes(self, name: str, metrics: dict[str, Any]) -> None:
-        """The newest checkpoint on the nodes; "" if there is none."""
+        """Note the newest checkpoint on the nodes; "" if there is none."""
         self._judge.newest = name
         self._counters = _counters(metrics)
 
@@ -193,10 +193,10 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
             logger.exception("the journal does not say why: %s", now)
         self._append(entry)
         if self._failed and self._writer is not None:
-            self._writer.flush()  # the next attempt goes by it
+            self._writer.flush()  # the next attempt relies on it
 
     def _why(self, state: str, error: BaseException) -> dict[str, Any]:
-        """What the entry says of an error: of one that ends the training once, in whichever state it shows first."""
+        """What the entry says about an error. One that ends the training is told once, in whichever state is first."""
         verdict = self._judge.verdict(error, final=state == "errored")
         entry = {**verdict.entry, "why": takeover.masked(verdict.why)}
         if verdict.error is not None:

@@ -27,8 +27,8 @@ CHECKPOINTS = MAX_BACK + 1
 
 @dataclass(frozen=True)
 class Verdict:
-    """`error`: ends the attempt; None: only the workers are replaced. `entry`: what the journal keeps of it, with what the
-    next attempt has to go by (see `Recovery`). `resumes`: the checkpoint that the workers resume from, "" for none."""
+    """`error`: ends the attempt; None: only the workers are replaced. `entry`: what the journal records, including what
+    the next attempt has to follow (see `Recovery`). `resumes`: the checkpoint to resume from, "" for none."""
 
     why: str
     error: RayTrainWorkflowsError | None
@@ -39,9 +39,9 @@ class Verdict:
 @dataclass
 class Judge:
     """`max_failures`: how many failures without a rule replace the workers; -1: no limit. `config`: the train function's.
-    `there`: lists what the run directory has. `answers`: whether a node is there. `checkpoints`: the last ones registered
-    so far, in order. `workers`: the processes of the present worker group, by rank. `newest`: the newest checkpoint on the
-    workers' nodes, if they keep them."""
+    `there`: lists the names in the run directory. `answers`: whether a node is alive. `checkpoints`: the last ones
+    registered so far, in order. `workers`: the processes of the current worker group, by rank. `newest`: the newest
+    checkpoint on the workers' nodes, if they keep any."""
 
     max_failures: int = 0
     policy: FailurePolicy = field(default_factory=FailurePolicy)
@@ -71,7 +71,7 @@ class Judge:
                 self._noted.add(rank)
 
     def verdict(self, error: BaseException, final: bool = False) -> Verdict:
-        """What follows an error of Ray Train's controller; the same again for the same error. `final`: Ray gives up."""
+        """What follows an error of Ray Train's controller; the same for the same error. `final`: Ray gives up."""
         if self._last is None or self._last[0] is not error:
             self._last = error, self._judge(error, final)
         return self._last[1]
@@ -111,7 +111,7 @@ class Judge:
     def _without_damaged(
         self, damaged: DamagedCheckpointError, failure: restarts.Failure, entry: dict[str, Any]
     ) -> Verdict:
-        """Whoever resumes from it again meets the same damage: the run no longer counts it."""
+        """Drop the damaged checkpoint: workers that resume from it again would meet the same damage."""
         before = [name for name in self._left() if name != damaged.checkpoint]
         entry |= {"dropped": [damaged.checkpoint]}
         return self._restart(f"{failure.why}; restarts without it", failure, entry, before[-1] if before else "")
@@ -153,7 +153,7 @@ class Judge:
     def _give_up(
         self, failure: restarts.Failure, ours: RayTrainWorkflowsError, entry: dict[str, Any], because: str
     ) -> Verdict:
-        """Errors that no engine retries stay what they are."""
+        """Errors that no engine retries stay unchanged."""
         why = f"{failure.why}; {because}"
         error = ours
         if ours.retryable:

@@ -19,8 +19,8 @@ _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def kills(root: Path = Path("/")) -> int | None:
-    """How many processes of this process's control group the kernel has killed for memory; of the whole machine, where
-    the group does not say. None if neither is known."""
+    """How many processes in this process's control group the kernel has killed for lack of memory; the number for the
+    whole machine if the group does not say. None if neither is known."""
     try:
         groups = (root / "proc/self/cgroup").read_text()
     except OSError:
@@ -28,7 +28,7 @@ def kills(root: Path = Path("/")) -> int | None:
     for pattern, mount, name in _COUNTERS:
         if (group := pattern.search(groups)) is None:
             continue
-        # in a container, the path may be that outside of it
+        # in a container, the path may be the one outside it
         for folder in (root / mount / group["path"].lstrip("/"), root / mount):
             if (found := _counted(folder / name)) is not None:
                 return found
@@ -44,19 +44,19 @@ def _counted(file: Path) -> int | None:
 
 
 class OomWatch:
-    """Compares each node's number of kills with that at the start. `ask`: returns a node's number now, or None."""
+    """Compares each node's number of kills with the one at the start. `ask` returns a node's number now, or None."""
 
     def __init__(self, ask: Callable[[str], int | None]):
         self._ask = ask
         self._before: dict[str, int] = {}
 
     def begin(self, node: str, counted: int | None) -> None:
-        """Note a node's number when a worker starts there; the first one counts until a kill is told."""
+        """Note a node's number when a worker starts there; the first one counts until `killed_on` is asked."""
         if counted is not None:
             self._before.setdefault(node, counted)
 
     def killed_on(self, node: str) -> bool | None:
-        """Whether the kernel has killed a process for memory there since; None if it cannot be known."""
+        """Whether the kernel has killed a process there for lack of memory since then; None if unknown."""
         before = self._before.get(node)
         now = self._ask(node) if before is not None else None
         if before is None or now is None:

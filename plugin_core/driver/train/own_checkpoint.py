@@ -11,7 +11,7 @@ from plugin_core.storage.location import Location
 
 
 class OwnCheckpoint(NodeCheckpoint):
-    """Its `as_directory()` raises DamagedCheckpointError, by which the next attempt resumes from the checkpoint before."""
+    """Its `as_directory()` raises DamagedCheckpointError, so the next attempt resumes from the checkpoint before it."""
 
     def missing(self) -> DamagedCheckpointError:
         return DamagedCheckpointError(f"{self._name} does not exist or was deleted", checkpoint=self._name)
@@ -25,7 +25,7 @@ class OwnCheckpoint(NodeCheckpoint):
 
 
 def own(checkpoint: Any, run_uri: str) -> Any:
-    """Ray's checkpoint as one of the run; one from elsewhere stays as it is."""
+    """Ray's checkpoint as one of the run's own; one from elsewhere is returned unchanged."""
     path = checkpoint.path.rstrip("/")
     place = Location.of(run_uri).child(posixpath.basename(path))
     return OwnCheckpoint(place.uri) if path == place.path else checkpoint

@@ -34,8 +34,8 @@ def fitted_preprocessor(context: StepContext, datasets: Mapping[str, Any]) -> An
 
 
 def _fit(preprocessor: Any, dataset: Any) -> Any:
-    """Fit it. The placement group of a search's trial has no CPUs, and would take in the tasks of Ray Data's aggregations
-    (ray 2.60): from there it is done in a task outside of the group."""
+    """Fit the preprocessor. The placement group of a search's trial has no CPUs, and would capture the tasks of Ray
+    Data's aggregations (ray 2.60), so a trial runs the fit in a task outside the group."""
     import ray
 
     if ray.util.get_current_placement_group() is None:

@@ -1,4 +1,4 @@
-"""Says what ended a worker group: its cause, and why in one line, for the journal."""
+"""What ended a worker group: its cause, and the reason in one line, for the journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_KERNEL = {
 
 @dataclass(frozen=True)
 class Failure:
-    """`node`: the id in Ray of the node of the rank that failed; "" if no rank is to blame."""
+    """`node`: the Ray id of the node of the rank that failed; "" if no rank is to blame."""
 
     cause: str
     why: str
@@ -36,7 +36,7 @@ class Failure:
 
 
 def counts(error: BaseException) -> bool:
-    """Whether it counts as one of `max_failures`: Ray counts preemptions, and controllers that fail, apart."""
+    """Whether the error counts towards `max_failures`: Ray counts preemptions and controller failures separately."""
     from ray.train import WorkerGroupError
 
     if not isinstance(error, WorkerGroupError):
@@ -51,8 +51,8 @@ def diagnose(
     oom: OomWatch | None = None,
     answers: Callable[[str], bool] = bool,
 ) -> Failure:
-    """`workers`: the processes of the worker group, by rank. `oom`: knows whether the kernel killed for memory. `answers`:
-    whether a node is there."""
+    """`workers`: the processes of the worker group, by rank. `oom`: knows whether the kernel killed for lack of memory.
+    `answers`: whether a node is alive."""
     (cause, blamed), found = cause_of(error), unwrapped(error)
     lost = {rank: each for rank, each in found.items() if is_infrastructure(each)}
     rank = blamed if blamed is not None else next(iter(lost or found))
@@ -78,7 +78,7 @@ def diagnose(
 
 
 def _process_gone(cause: str, who: str, node: str, gone: int, oom: OomWatch | None) -> Failure:
-    """`gone`: how many processes are."""
+    """`gone`: how many processes are gone."""
     became = _BECAME[cause]
     if cause == "worker_lost" and oom is not None and node:
         killed = oom.killed_on(node)

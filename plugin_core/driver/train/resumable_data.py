@@ -1,4 +1,4 @@
-"""Datasets whose position is resumed: the same rows in the same blocks in every attempt, on any cluster."""
+"""Datasets that are resumed at a position: the same rows in the same blocks in every attempt, on any cluster."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ray.train import DataConfig
 
 from plugin_core.loops.rows.ray_data import Blocks
 
-#: Blocks grow with the square root of the rows, up to this many blocks. Their number depends on the rows alone: that of Ray
-#: Data depends on the cluster's CPUs as well.
+#: The number of blocks is the square root of the number of rows, but at most this. It depends on the rows alone; Ray
+#: Data's own number depends on the cluster's CPUs as well.
 _MAX_BLOCKS = 2_000
 #: Blocks whose first and last row are part of the digest.
 _SAMPLED = 16
 
 
 def read_in_order(dataset: ray.data.Dataset, options: ray.data.ExecutionOptions) -> ray.data.Dataset:
-    """The dataset, read once into the object store: its rows in order, in as many blocks as their number demands. `options`
-    preserve the order."""
+    """The dataset, read once into the object store: its rows in order, in a number of blocks that depends only on
+    theirs. `options` preserve the order."""
     dataset.context.execution_options = options
     read = dataset.materialize()
     cut = read.repartition(min(_MAX_BLOCKS, max(1, math.isqrt(read.count()))))

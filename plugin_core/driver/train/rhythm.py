@@ -9,7 +9,7 @@ from plugin_core.specs.hang import HangDetection
 
 #: How many of the latest intervals the median is taken over.
 WINDOW = 100
-#: The longest interval so far may come again, and take somewhat longer then: an evaluation, an epoch's end.
+#: The longest interval so far may come again and take somewhat longer: an evaluation, an epoch's end.
 TIMES_LONGEST = 3.0
 
 
@@ -46,7 +46,7 @@ class Rhythm:
             return self._config.start_s
         usual = max(self._config.factor * statistics.median(self._intervals), TIMES_LONGEST * self._longest)
         learned = max(self._config.min_s, usual)
-        # the first report of a worker group comes after the checkpoint is read, and everything is compiled again
+        # before a worker group's first report, the checkpoint is read and everything is compiled again
         return learned if self._reported is not None else max(learned, self._config.start_s)
 
     @property

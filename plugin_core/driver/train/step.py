@@ -105,7 +105,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     journal = JournalCallback(uri, attempt, state, on_report, all_ranks=spec.report_all_ranks, judge=judge)
     guard = GuardCallback(uri, attempt, spec.limits.scheduling_timeout_s, judge, watches_fence=not context.own_job)
     callbacks = [journal, guard, *users_callbacks(context, journal.warn)]
-    # an actor's workers do not tell it of their uploads and of `progress()`
+    # a controller in an actor does not hear of its workers' uploads and `progress()` calls
     if context.own_job and spec.hang_detection.action != "off":
         callbacks.insert(1, HangCallback(context.rundir, attempt, spec.hang_detection, journal.warn))
     tier = None
@@ -156,7 +156,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
 
 
 def _train_loop(context: StepContext) -> Callable[..., Any]:
-    """The loop. Raises SpecError if what a reference names is none."""
+    """The user's loop. Raises SpecError if a reference names something else."""
     loop = context.function("train_loop_per_worker")
     if (why := train_loop.problem(loop)) is not None:
         raise SpecError(f"train_loop_per_worker: {why}")
@@ -190,7 +190,7 @@ def _finite(spec: TrainSpec) -> list[str] | None:
 
 
 def _scaling_config(spec: TrainSpec, room: dict[str, float] | None, excluded: Sequence[str] = ()) -> Any:
-    """`room`: see `StepContext`. `excluded`: ids of nodes that the workers do without."""
+    """`room`: see `StepContext`. `excluded`: ids of nodes that the workers must not use."""
     from ray.train import ScalingConfig
 
     given, (low, high) = spec.scaling_config.model_dump(exclude_none=True), spec.scaling_config.worker_range
@@ -222,7 +222,7 @@ def _failure_config(spec: TrainSpec) -> dict[str, Any]:
     """With a policy, `Judge` counts the failures instead of Ray."""
     from ray.train import FailureConfig
 
-    # an older Ray lacks some, and `check_ray` refuses other values of them
+    # an older Ray lacks some, and `check_ray` refuses anything but their defaults
     known = {field.name for field in dataclasses.fields(FailureConfig)}
     given = spec.run_config.failure_config.model_dump(include=known)
     if spec.failure_policy is not None:

@@ -1,4 +1,4 @@
-"""The user's own callbacks, in Ray Train's controller. What they raise never ends the training."""
+"""The user's own callbacks, in Ray Train's controller. An exception in one never ends the training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELD = "run_config.callbacks"
 
 
 def users_callbacks(context: StepContext, warn: Callable[[str], None]) -> list[UserCallback]:
-    """Those of the spec. `warn` is told of the first exception of each. Raises SpecError for what is no callback."""
+    """The spec's callbacks. `warn` is called for the first exception of each. Raises SpecError for a non-callback."""
     made = []
     for number in range(len(context.spec.run_config.callbacks)):
         field = f"{FIELD}.{number}"

@@ -36,7 +36,7 @@ from plugin_core.storage import checkpoint_manifest
 if TYPE_CHECKING:
     from plugin_core.driver.train.tiers.keeper import Keeper
 
-#: Seconds after which a checkpoint's upload is worth a line.
+#: Seconds after which a checkpoint's upload is worth a line in the log.
 SLOW_UPLOAD_S = 5.0
 _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
@@ -47,8 +47,8 @@ class WorkerOptions:
     metric that Ray ranks checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`:
     stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
     only deterministic algorithms; `validates`: reports may ask for a validation; `finite`: the metrics that must be finite
-    numbers, [] for every loss, None for none; `environment`: variables of rank 0 and of
-    the others; `tier`: where checkpoints are kept besides storage."""
+    numbers, [] for every loss, None for none; `environment`: variables for rank 0 and for the others; `tier`: where
+    checkpoints are kept besides storage."""
 
     run_uri: str
     attempt: int

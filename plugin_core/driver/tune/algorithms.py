@@ -37,8 +37,8 @@ def make_scheduler(config: SchedulerConfig | None) -> Any:
 
 
 def make_searcher(config: SearchConfig | None, kept: int = 0) -> Any:
-    """Create the searcher. None: random search. `kept`: the number of trials of an earlier search that it adds to, by which
-    a seed is moved on: from the same seed it would draw the same trials again."""
+    """Create the searcher. None: random search. `kept`: the number of trials of an earlier search that it adds to. It
+    is added to a seed, since the same seed would draw the same trials again."""
     if config is None:
         return None
     from ray.tune.search import SEARCH_ALG_IMPORT

@@ -1,4 +1,4 @@
-"""What a search found: the table of its trials, and the result of the best."""
+"""What a search found: the table of its trials, and the result of the best one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from plugin_core.specs.results import TrainResult, TuneResult
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: The table for people, beside the one as data.
+#: The table for people, besides the one as data.
 PAGE = "trials.md"
 
 
 def collect(grid: Any, spec: TuneSpec, context: StepContext, taken: Resumed | None = None) -> TuneResult:
-    """The search's result, and its table. Raises SpecError or the first trial's error if no trial has one."""
+    """The search's result, and its table. Raises SpecError or the first trial's error if no trial has a result."""
     legs = context.rundir.location.child(CHILDREN).names()
     over = [leg for leg in legs if context.rundir.child(leg).result() is not None]
     rows = [_row(result, spec, over) for result in grid]
@@ -69,8 +69,8 @@ def _spec_of(leg: RunDir) -> TrainSpec:
 
 
 def _with_kept(rows: list[dict[str, Any]], spec: TuneSpec, taken: Resumed) -> list[dict[str, Any]]:
-    """The rows of this search's trials, with those of the finished one that count: all of them, or those of trials that did
-    not report again. Raises SpecError if none had anything left to train."""
+    """The rows of this search's trials, with those of the finished search that count: all of them, or those of trials
+    that did not report again. Raises SpecError if no trial had anything left to train."""
     assert spec.resume_from is not None
     if spec.resume_from.trials == "none":
         return [*taken.kept, *rows]
@@ -93,7 +93,7 @@ def _begun_anew(taken: Resumed | None) -> list[str]:
 
 
 def _failures(rows: list[dict[str, Any]]) -> list[str]:
-    """What a person should know of the trials that failed in a search that found something."""
+    """What a person should know about the trials that failed in a search that found something."""
     errors = [row["error"] for row in rows if row["status"] == "failed"]
     return [f"{len(errors)} of {len(rows)} trials failed; the first: {errors[0]}"] if errors else []
 

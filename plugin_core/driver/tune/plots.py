@@ -13,9 +13,9 @@ from plugin_core.runs.trial_table import best_first
 from plugin_core.specs import TuneSpec
 from plugin_core.specs.json_values import is_number
 
-#: Most trials whose reports are drawn: the best. Most points of a line.
+#: The most trials whose reports are drawn (the best ones), and the most points of a line.
 CURVES, POINTS = 30, 500
-#: Most trials that are drawn as points.
+#: The most trials that are drawn as points.
 DOTS = 10_000
 #: A status → its marker.
 _MARKERS = {"finished": "o", "stopped": "v", "kept": "s"}
@@ -52,7 +52,7 @@ def _draw_trials(axes: Any, rows: list[dict[str, Any]], spec: TuneSpec) -> None:
 
 
 def _draw_curves(axes: Any, found: list[Curve]) -> None:
-    """The best trial's last, over the others."""
+    """Draw the best trial's curve last, over the others."""
     for place, curve in reversed(list(enumerate(found))):
         points = sorted(curve.items())
         look: dict[str, Any] = {"color": "C1", "linewidth": 1.5} if place == 0 else {"color": "0.7", "linewidth": 0.8}
@@ -61,8 +61,8 @@ def _draw_curves(axes: Any, found: list[Curve]) -> None:
 
 
 def curves(rows: list[dict[str, Any]], spec: TuneSpec, rundir: RunDir) -> list[Curve]:
-    """The metric by report number, of the best trials that ran in this search, the best first. Of reports that a later
-    attempt repeated, the last counts."""
+    """The metric by report number, for the best trials that ran in this search, the best first. If a later attempt
+    repeated a report, the last one counts."""
     drawn = [row for row in best_first(rows, spec) if row.get("trial") and row["status"] not in ("kept", "failed")]
     del drawn[CURVES:]
     found: dict[str, Curve] = {row["trial"]: {} for row in drawn}

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any
 
-#: Keys of a trial's results beside the metrics: its leg's name, and the number of reports so far.
+#: Keys of a trial's results besides the metrics: its leg's name, and the number of reports so far.
 LEG, REPORTS = "leg", "reports"
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
-"""What a search takes from a finished one: decided by its first attempt, for all of them.
+"""What a search takes over from a finished one. Its first attempt decides that for all its attempts.
 
-It is kept in the run directory, so an attempt after a kill neither looks at the finished search again nor takes anything
-else from it. The checkpoints that the search needs are pinned before.
+The decision is kept in the run directory, so an attempt after a kill neither looks at the finished search again nor
+takes anything else from it. The checkpoints that the search needs are pinned first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Resumed:
 
     @property
     def without_checkpoint(self) -> int:
-        """How many trials have no checkpoint to train further from, so that they begin anew."""
+        """How many trials have no checkpoint to train further from, and so start from scratch."""
         return sum(config[RESUMED]["checkpoint"] is None for config in self.given or [] if RESUMED in config)
 
     def row_of(self, run: str) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Resumed:
 
 
 def resumed(context: StepContext) -> Resumed | None:
-    """What this search takes from a finished one; None if it is not to. Raises SpecError if that is impossible."""
+    """What this search takes over from a finished one; None if its spec names none. Raises SpecError if impossible."""
     spec = context.spec
     assert isinstance(spec, TuneSpec)
     if spec.resume_from is None:
@@ -84,8 +84,8 @@ def _taken(spec: TuneSpec, finished: finished_search.FinishedSearch) -> Resumed:
 
 
 def release(taken: Resumed, context: StepContext, best: TrainResult) -> None:
-    """Unpin what the search needed while it ran, but for the checkpoints of its result. An attempt that is killed meanwhile
-    has no trial left that needs them."""
+    """Unpin what the search needed while it ran, except for the checkpoints of its result. An attempt that is killed
+    meanwhile has no trial left that needs them."""
     search = context.rundir
     named = {reference.uri for reference in (best.checkpoint, best.best_checkpoint) if reference is not None}
     theirs = {uri for uri in named if search.location.inside(uri) is None}

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 def trials_for_tuner(spec: TuneSpec, at_once: int, taken: Resumed | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tuner's `param_space`, and the arguments of its TuneConfig that say which trials it runs.
 
-    A searcher that can be told of trials which others ran (Optuna, HEBO) knows those of the finished search.
+    A searcher that can be told about trials run elsewhere (Optuna, HEBO) is told about those of the finished search.
     """
     from ray.tune.search import Searcher
     from ray.tune.search.basic_variant import BasicVariantGenerator
@@ -37,7 +37,7 @@ def trials_for_tuner(spec: TuneSpec, at_once: int, taken: Resumed | None) -> tup
         assert spec.search_alg is not None
         logger.warning("search_alg: %r cannot be told of the trials that are kept", spec.search_alg.type)
         return space, arguments
-    # the searcher must know its space before it can be told, and Ray does not give it one twice
+    # the searcher must know its space before it can be told about trials, and Ray does not give it one twice
     searcher.set_search_properties(spec.metric, spec.mode, space)
     told = _tell(searcher, spec, taken.kept)
     logger.info("search_alg: told of %d of the %d trials that are kept", told, len(taken.kept))
@@ -45,7 +45,7 @@ def trials_for_tuner(spec: TuneSpec, at_once: int, taken: Resumed | None) -> tup
 
 
 def _tell(searcher: Any, spec: TuneSpec, rows: list[dict[str, Any]]) -> int:
-    """Tell the searcher of the trials that are in its space; how many."""
+    """Tell the searcher about the trials that are in its space; returns how many."""
     told = 0
     for row in rows:
         values, metric = search_space.values_by_path(spec.param_space, row["config"]), row.get(spec.metric)
@@ -53,7 +53,7 @@ def _tell(searcher: Any, spec: TuneSpec, rows: list[dict[str, Any]]) -> int:
             continue
         try:
             searcher.add_evaluated_point(values, metric)
-        except ValueError as exc:  # outside of a space that has become smaller
+        except ValueError as exc:  # outside a space that has become smaller
             logger.info("search_alg: not told of %s: %s", row["run"], exc)
         else:
             told += 1

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two saves of Ray Tune's state; Ray's default is at least 10.
 SAVE_S = 1.0
-#: A trial's actor needs no resources beside its workers', but Ray Tune requires some: a few bytes of memory.
+#: A trial's actor needs no resources besides its workers', but Ray Tune requires some: one byte of memory.
 TRIAL_RESOURCES = {"CPU": 0, "memory": 1}
 
 logger = logging.getLogger(__name__)
@@ -116,8 +116,8 @@ def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
 
 
 def _concurrent_trials(spec: TuneSpec) -> int:
-    """How many trials run at once: as many as the spec says and as fit on the cluster, at least one. Of more, some would
-    hold what others wait for. A cluster that grows is left to grow."""
+    """How many trials run at once: as many as the spec allows and as fit on the cluster, but at least one. With more,
+    some would hold what others wait for. An autoscaling cluster is left to grow."""
     import ray
 
     if spec.max_concurrent_trials and os.environ.get(AUTOSCALING):

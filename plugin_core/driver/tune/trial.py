@@ -1,8 +1,8 @@
 """One trial: a Ray Train run nested in the search's run, whose reports are passed to Ray Tune one by one.
 
-A trial that gets another trial's checkpoint (population based training) starts a new *leg*: a separate run, warm-started
-from it. A leg is named after what it starts from, so starting it again resumes it. So does a trial of a finished search
-that trains further.
+A trial that gets another trial's checkpoint (population based training) starts a new *leg*: a separate run,
+warm-started from it. So does a trial of a finished search that trains further. A leg is named after what it starts
+from, so starting it again resumes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Trial(tune.Trainable):
         assert isinstance(spec, TuneSpec)
         self._search_spec = spec
         self._chosen = {name: value for name, value in config.items() if name != RESUMED}
-        #: what the trial goes on from, if a finished search had it
+        #: what the trial continues from, if it comes from a finished search
         self._resumed: dict[str, Any] = config.get(RESUMED, {})
         self._mailbox = mailbox
         self._context = StepContext(spec, search, attempt, search.read_payload(), lambda phase: None)
@@ -107,7 +107,7 @@ class Trial(tune.Trainable):
             mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
             name = f"{name}-{mark.hexdigest()[:8]}"
         elif self._resumed:
-            # under its name of then, the train function takes the checkpoint for its own, and goes on counting
+            # under its former name, the train function takes the checkpoint for its own, and continues counting
             name, self._start = RunDir.at(self._resumed["run"]).name, self._resumed["checkpoint"] or ""
         if self._start:
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=self._start)})
@@ -157,7 +157,7 @@ class Trial(tune.Trainable):
                 self._record(error)
             raise error from self._error
         if not self._told and self._resumed:
-            # nothing was left to train: the trial is what it was
+            # nothing was left to train: the trial stays what it was
             value = self._resumed["value"]
             metric = float("nan") if value is None else value
             return {self._search_spec.metric: metric, LEG: self._leg.name, REPORTS: 0, "done": True}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainerInputs:
-    """Arguments common to Ray's trainers. `wrap` is already applied to `train_loop`; a framework applies it to a loop of
-    its own."""
+    """Arguments common to Ray's trainers. `wrap` is already applied to `train_loop`; a framework that has its own loop
+    applies it to that."""
 
     train_loop: Callable[..., Any] | None
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -51,7 +51,7 @@ def worker_environment(spec: TrainSpec) -> dict[str, str]:
 
 
 def replicas_are_apart(spec: TrainSpec) -> bool:
-    """Whether each worker has a process group of its own, and joins the others by torchft."""
+    """Whether each worker has its own process group, and joins the others through torchft."""
     return spec.torch_config is not None and spec.torch_config.fault_tolerance == "torchft"
 
 

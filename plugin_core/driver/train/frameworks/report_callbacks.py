@@ -1,5 +1,4 @@
-"""Makes Ray's own report callbacks safe for checkpoints that several ranks write, so that loops of Ray's guides run as they
-are."""
+"""Makes Ray's report callbacks safe for checkpoints that several ranks write, so loops from its guides run as is."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import Any
 
 
 def prepare(framework: str) -> None:
-    """Change, in this worker, the `RayTrainReportCallback` of the framework, if it has one."""
+    """Patch the framework's `RayTrainReportCallback` in this worker, if it has one."""
     if framework == "transformers":
         _copy_when_all_have_written()
     if framework == "lightning":
@@ -18,8 +17,8 @@ def prepare(framework: str) -> None:
 
 
 def _copy_when_all_have_written() -> None:
-    """That of Transformers copies on every rank what is in the Trainer's folder, where another rank may still be writing;
-    half a file of one rank would replace the whole one of another on the storage."""
+    """On every rank, the one of Transformers copies what is in the Trainer's folder, where another rank may still be
+    writing. Half a file from one rank would then replace the whole file from another on storage."""
     from ray.train.huggingface.transformers import RayTrainReportCallback
 
     from plugin_core.loops.transformers import wait_for_all
@@ -34,8 +33,8 @@ def _copy_when_all_have_written() -> None:
 
 
 def _report_each_nodes_parts() -> None:
-    """With FSDP and DeepSpeed, Lightning writes every rank's part under rank 0's path, and its callback reports each rank's
-    own: the parts on another node than rank 0's would be left out. There, the first rank reports rank 0's path."""
+    """With FSDP and DeepSpeed, Lightning writes every rank's part under rank 0's path, but its callback reports each
+    rank's own path. Parts on other nodes than rank 0's would be left out, so there the first rank reports rank 0's."""
     from ray.train import get_context
     from ray.train.lightning import RayDeepSpeedStrategy, RayFSDPStrategy, RayTrainReportCallback
 
@@ -50,7 +49,7 @@ def _report_each_nodes_parts() -> None:
             trainer.strategy.barrier()
             own.rmdir()
             if another_disk and get_context().get_local_rank() == 0:
-                # what is there under this name is a killed worker group's
+                # what is there under this name was left by a killed worker group
                 shutil.rmtree(first.parent, ignore_errors=True)
                 self.tmpdir_prefix = str(first.parent)
         on_train_epoch_end(self, trainer, pl_module)

@@ -67,8 +67,8 @@ def _accelerate(num_workers: int) -> str | None:
     if found != num_workers:
         return f"Accelerate has num_processes={found}"
     kind = AcceleratorState._shared_state.get("distributed_type")
-    # a plugin sets its variable, but that of FSDP is used on accelerators such as GPUs alone, and that of DeepSpeed never
-    # with Accelerator(cpu=True)
+    # a plugin sets its variable, but the FSDP plugin is used only on accelerators such as GPUs, and the DeepSpeed
+    # plugin never with Accelerator(cpu=True)
     for plugin in ("FSDP", "DeepSpeed"):
         given = os.environ.get(f"ACCELERATE_USE_{plugin.upper()}", "").lower() == "true"
         if given and kind is not None and kind.value != plugin.upper():

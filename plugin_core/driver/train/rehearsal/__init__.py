@@ -1,1 +1,1 @@
-"""What a worker of a rehearsal observes (see `supervisor.rehearse`). Not here: how two compare (`runs.rehearsal`)."""
+"""What a worker observes in a rehearsal (see `supervisor.rehearse`). How two compare is in `runs.rehearsal`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def digest(value: Any) -> str:
-    """Equal for equal content: of tensors, arrays, numbers, text, and mappings and sequences of them."""
+    """A digest that is equal for equal content: tensors, arrays, numbers, text, and mappings and sequences of them."""
     found = hashlib.sha256()
     _add(found, value)
     return found.hexdigest()[:16]
@@ -22,7 +22,7 @@ def _add(found: Any, value: Any) -> None:
         value = value.detach().cpu().contiguous()
         found.update(f"{value.dtype}{tuple(value.shape)}".encode())
         value = value.flatten()
-        # not every type has a NumPy one, such as bfloat16
+        # some types, such as bfloat16, have no NumPy equivalent
         found.update(value.view(sys.modules["torch"].uint8).numpy().tobytes() if value.numel() else b"")
     elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
         # an array of objects has no content of its own in memory
@@ -44,12 +44,12 @@ def _add(found: Any, value: Any) -> None:
     elif hasattr(value, "to_pydict"):  # a table of pyarrow
         _add(found, value.to_pydict())
     else:
-        # an object may show its address: its type alone is sure to be the same in another process
+        # an object's text may contain its address: only its type is sure to be the same in another process
         found.update(type(value).__qualname__.encode())
 
 
 def random_states() -> dict[str, str]:
-    """The state of each library's own random numbers, of those that are imported."""
+    """The state of the random numbers of each library that is imported."""
     import random
 
     found = {"python": digest(repr(random.getstate()))}

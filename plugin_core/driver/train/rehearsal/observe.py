@@ -1,4 +1,4 @@
-"""Observes a train function that rehearses, ends it after some reports, and kills its process where the plan says so."""
+"""Observes a train function in a rehearsal, ends it after some reports, and kills its process when the plan says so."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from plugin_core.specs.json_values import json_safe
 
 #: The variable that makes a worker rehearse: the number of reports, and those after which it is killed, as JSON.
 VARIABLE = "RAYTRAIN_REHEARSAL"
-#: What says where a learning rate's scheduler stands; the last four are those of ReduceLROnPlateau and of warm restarts.
+#: The attributes that say where a learning rate scheduler is; the last four are from ReduceLROnPlateau and warm
+#: restarts.
 POSITIONS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter", "T_cur")
 
 
 def rehearsal(run_uri: str, rank: int) -> Rehearsal | None:
-    """What observes this worker; None if it does not rehearse."""
+    """The observer of this worker; None if it is not in a rehearsal."""
     plan = os.environ.get(VARIABLE)
     return Rehearsal(run_uri, rank, **json.loads(plan)) if plan else None
 
 
 class Rehearsal:
-    """Notes, for each report, what it told and what there was at it; and for the first optimizer step after a report (or
-    after a start), what there was before it: the state that a resume has to restore.
+    """Notes what each report said and the state at that time; and for the first optimizer step after a report (or after
+    a start), the state before it, which a resume has to restore.
 
-    `index` counts reports as if nothing had been killed. `reports`: the loop ends after so many. `kills`: report → the rank
-    that is killed right after it, once.
+    `index` counts reports as if nothing had been killed. `reports`: the loop ends after this many. `kills`: report →
+    the rank that is killed right after it, once.
     """
 
     def __init__(self, run_uri: str, rank: int, reports: int, kills: dict[str, int]):
@@ -107,7 +108,7 @@ class Rehearsal:
         return noted
 
     def begin(self, checkpoint: Any) -> None:
-        """Watch, before the train function is called. `checkpoint`: that of this run which it starts from, or none."""
+        """Watch, before the train function is called. `checkpoint`: the one of this run it starts from, or None."""
         if importlib.util.find_spec("torch") is not None:
             self.watch()
         self.watch_ray_data()
@@ -132,8 +133,8 @@ class Rehearsal:
             self._note("enters", {**self._state(), **more})
 
     def reports(self, checkpoint: str) -> None:
-        """A report with a checkpoint of this name begins. Rank 0 names it for all ranks, and may be killed with another
-        rank before the report returns, while the checkpoint stays."""
+        """A report with a checkpoint of this name begins. Rank 0 notes its index for all ranks now: it may be killed
+        with another rank before the report returns, while the checkpoint stays."""
         if self._rank == 0:
             self._place.child(f"{checkpoint}.index").write(str(self._index + 1).encode())
 
@@ -182,7 +183,7 @@ def _note_made(cls: Any, made: list[weakref.ref[Any]]) -> None:
 
 
 def _position(scheduler: Any) -> list[Any]:
-    """Where a scheduler stands. Its whole state is no measure: one that was made with `last_epoch` is right too."""
+    """Where a scheduler is. Its whole state cannot be compared: one created with `last_epoch` is right too."""
     return [json_safe(getattr(scheduler, name)) for name in POSITIONS if hasattr(scheduler, name)]
 
 

@@ -41,7 +41,7 @@ from plugin_core.storage.threads import parallel
 CHECK_S = 600.0
 #: Seconds for a node to remove them.
 REMOVE_S = 30.0
-#: Stands for all ranks, where one brought the whole checkpoint to storage.
+#: Stands for all ranks, if one brought the whole checkpoint to storage.
 ALL = -1
 
 logger = logging.getLogger(__name__)
@@ -53,12 +53,12 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
     def __init__(self, options: TierOptions, journal: JournalCallback, rundir: RunDir, attempt: int):
         self._options, self._journal, self._rundir, self._attempt = options, journal, rundir, attempt
         self._records: list[Record] | None = None
-        #: what the driver before this one could not write to the journal any more
+        #: what the driver before this one could no longer write to the journal
         self._lines = b""
         self._has_new = False
-        #: those that may come to storage
+        #: the checkpoints that may reach storage
         self._to_storage: dict[str, Record] = {}
-        #: name → the ranks whose part is there, or ALL; a small one may be there before its report is registered
+        #: name → the ranks whose part is on storage, or ALL; a small part may be there before its report is registered
         self._done: dict[str, set[int]] = defaultdict(set)
         self._kept: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
         self._nodes: dict[int, str] = {}
@@ -83,7 +83,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         return {}
 
     def _newest(self) -> Record | None:
-        """The newest checkpoint that is whole on nodes that live, unless storage has a newer one. Forgets the others."""
+        """The newest checkpoint that is complete on live nodes, unless storage has a newer one. Forgets the others."""
         assert self._records is not None
         while self._records and self._records[-1].index > self._journal.start:
             record = self._records[-1]
@@ -99,7 +99,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         return None
 
     def _intact(self, record: Record) -> dict[int, list[str]] | None:
-        """Which nodes have a rank's part, read byte by byte; None if a part is nowhere."""
+        """Which nodes have each rank's part, read byte by byte; None if a part is nowhere."""
         alive = _alive()
         where: dict[int, list[str]] = {rank: [] for rank in record.nodes}
         known = {node: [rank for rank, nodes in record.nodes.items() if node in nodes] for node in alive}
@@ -108,7 +108,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
                 self._journal.warn(f"the copy of {record.name} (rank {rank}) on node {node[:12]} cannot be used: {problem}")
             else:
                 where[rank].append(node)
-        # a worker may have died before it could tell that its peer has the part too
+        # a worker may have died before it could say that its peer has the part too
         lost = [rank for rank in where if not where[rank]]
         others = {node: [rank for rank in lost if node not in record.nodes[rank]] for node in alive}
         for node, rank, problem in self._asked(record.name, others):
@@ -117,7 +117,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         return where if all(where.values()) else None
 
     def _asked(self, name: str, ranks: Mapping[str, list[int]]) -> Iterator[tuple[str, int, str]]:
-        """Of each node and rank, what is wrong with that part there."""
+        """For each node and rank: what is wrong with that part there."""
         nodes = [node for node in ranks if ranks[node]]
         answers = parallel(lambda node: self._ask(node, name, ranks[node]), nodes)
         for node, problems in zip(nodes, answers, strict=True):
@@ -131,7 +131,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         return Disk(self._options.folder, node, self._options.key)
 
     def _peers(self, nodes: set[str]) -> dict[str, str]:
-        """Each worker's node has the next one as its peer; a single one has any other node."""
+        """Each worker's node has the next one as its peer; a single one has any other live node."""
         ring = sorted(nodes)
         if len(ring) == 1:
             others = sorted(_alive() - nodes)
@@ -165,7 +165,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
             self._journal.kept_on_nodes(record.name, record.metrics)
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """Comes after all that is done with the reports of the same poll."""
+        """Called after the reports of the same poll have been handled."""
         self._take_news()
         if self._has_new:
             self._put()
@@ -187,7 +187,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
                 self._has_new = True
 
     def _register_whole(self) -> None:
-        """Let Ray know of the checkpoints of which storage has all by now."""
+        """Tell Ray about the checkpoints that are complete on storage by now."""
         kept = {record.name: record for record in self._records or []} | self._to_storage
         for name, done in sorted(self._done.items(), key=lambda item: order(item[0])):
             record = kept.get(name)
@@ -213,5 +213,5 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
 
 
 def _alive() -> set[str]:
-    """The ids of the nodes that live."""
+    """The ids of the live nodes."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

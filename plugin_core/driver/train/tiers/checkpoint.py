@@ -23,8 +23,8 @@ from plugin_core.storage.checkpoint_manifest import mismatch
 
 
 class NodesCheckpoint(Checkpoint):
-    """Ray's Checkpoint, of the parts of all ranks. Its `as_directory()` fetches those of other nodes; all workers of a node
-    share one copy. `disk`: that of this node."""
+    """Ray's Checkpoint, made of the parts of all ranks. Its `as_directory()` fetches those on other nodes; all workers
+    of a node share one copy. `disk`: this node's."""
 
     def __init__(self, record: Record, disk: Disk):
         self.record, self._disk = record, disk

@@ -1,6 +1,6 @@
 """The checkpoints of one run on one node's disk: FOLDER/raytrain-tier-UID/NODE/KEY/NAME/RANK/…
 
-A rank's part is renamed into place once it is whole. It has its manifest, like a checkpoint on storage.
+A rank's part is renamed into place once it is complete. It has a manifest, like a checkpoint on storage.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from plugin_core.errors import StorageError
 from plugin_core.storage import checkpoint_manifest
 from plugin_core.storage.ownership import make_own
 
-#: Checkpoints that stay on a node. Ranks are at most one report apart, and their copies on peers one more.
+#: How many checkpoints stay on a node. Ranks are at most one report apart, and their copies on peers one more.
 KEPT = 3
-#: Bytes that travel between nodes at once.
+#: Bytes sent between nodes at once.
 CHUNK = 8 << 20
 #: Seconds after which another run's leftovers are removed.
 STALE_S = 7 * 86_400
@@ -29,7 +29,7 @@ STALE_S = 7 * 86_400
 
 @dataclass(frozen=True)
 class Disk:
-    """`folder`: see `LocalTier`. `node`: the node's id in Ray. `key`: the run's."""
+    """`folder`: see `LocalTier`. `node`: the node's Ray id. `key`: see `TierOptions`."""
 
     folder: str | None
     node: str
@@ -50,7 +50,7 @@ class Disk:
             self.place.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise StorageError(f"local_tier: {self._root} cannot be written: {exc}") from None
-        # what a policy dropped, and runs that nobody went on with
+        # what a policy dropped, and runs that nobody continued
         for other in self._root.glob("*/*"):
             with suppress(OSError):
                 same_run = other.name.partition("-")[0] == self.key.partition("-")[0]
@@ -73,7 +73,7 @@ class Disk:
         return NewPart(self.part(name, rank))
 
     def prune(self, rank: int, besides: frozenset[str] = frozenset()) -> None:
-        """Remove the rank's parts but the newest ones and those of `besides`."""
+        """Remove the rank's parts, except the newest ones and those of the checkpoints in `besides`."""
         parts = sorted(self.place.glob(f"*/{rank:05}"), key=lambda path: checkpoint_manifest.order(path.parent.name))
         for path in parts[:-KEPT]:
             if path.parent.name not in besides:
@@ -82,7 +82,7 @@ class Disk:
                     path.parent.rmdir()
 
     def remove(self) -> None:
-        """Remove all that this machine has of the run, of other nodes too."""
+        """Remove everything that this machine has of the run, including that of other Ray nodes on it."""
         for place in self._root.glob(f"*/{self.key}"):
             shutil.rmtree(place, ignore_errors=True)
             with suppress(OSError):
@@ -119,7 +119,7 @@ class Disk:
 
 
 class NewPart:
-    """A folder that takes its place once it is whole, instead of what is there."""
+    """A folder that takes its place once it is complete, replacing what is there."""
 
     def __init__(self, part: Path):
         self._part = part

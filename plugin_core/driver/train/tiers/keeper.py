@@ -22,8 +22,8 @@ from plugin_core.driver.train.tiers.records import Plan, TierOptions, parse_plan
 from plugin_core.ray_internals import kv
 from plugin_core.ray_internals.polled_worker import tell
 
-#: Seconds for which a report waits for the copy of the checkpoint before the last one to reach the peer. After that the
-#: peer is not waited for until it has caught up.
+#: Seconds for which a report waits for the copy of the checkpoint before the last one to reach the peer. After that,
+#: reports do not wait for the peer until it has caught up.
 PEER_WAIT_S = 10.0
 
 logger = logging.getLogger(__name__)
@@ -60,14 +60,14 @@ class Keeper:
             threading.Thread(target=self._send, args=(self._peer_node,), daemon=True, name="to peer").start()
 
     def reported(self) -> list[ReportedCheckpoint]:
-        """The checkpoint to resume from, as `ray.train.get_all_reported_checkpoints` has those on storage."""
+        """The checkpoint to resume from, as `ray.train.get_all_reported_checkpoints` lists stored ones."""
         if self.resumes is None:
             return []
         return [ReportedCheckpoint(self.resumes, self.resumes.record.metrics, ReportedCheckpointStatus.COMMITTED)]
 
     def keep(self, checkpoint: Checkpoint, number: int, name: str, upload: Upload | None = None) -> None:
-        """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th goes to storage too: this
-        waits for the previous upload, and not for its own. Raises what an upload raised."""
+        """Keep the checkpoint of the worker group's report `number`. Every `storage_every`th one goes to storage too:
+        the call waits for the previous upload, but not for its own. Raises what an upload raised."""
         self._ordinal += 1
         part = self._kept(checkpoint, name)
         if self._ordinal % self._every == 0 or part is None:

@@ -55,7 +55,7 @@ class Peer:
         ray.get(self._actor.end.remote(rank))
 
     def close(self) -> None:
-        """End the actor, also in the middle of a part."""
+        """End the actor, even in the middle of a part."""
         ray.kill(self._actor)
 
 

@@ -1,4 +1,4 @@
-"""What the driver knows of the checkpoints on the nodes, kept in the key-value store of Ray's head."""
+"""What the driver knows about the checkpoints on the nodes, kept in the key-value store of Ray's head."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from plugin_core.specs import TrainSpec
 if TYPE_CHECKING:
     from plugin_core.runs.context import StepContext
 
-#: Seconds for which Ray's head keeps the records of a run that nobody goes on with.
+#: Seconds for which Ray's head keeps the records of a run that nobody continues.
 KEPT_S = 30 * 86_400
 
 
 @dataclass(frozen=True)
 class TierOptions:
-    """What a worker needs to know. `key`: names the run, and with a suffix the checkpoints that a `failure_policy` has not
-    dropped. See `LocalTier` for the others."""
+    """What a worker needs to know. `key`: names the run and, by its suffix, the checkpoints that a `failure_policy` has
+    not dropped. See `LocalTier` for the others."""
 
     key: str
     storage_every: int
@@ -49,9 +49,9 @@ def tier_options(context: StepContext, dropped: int) -> TierOptions | None:
 
 @dataclass
 class Record:
-    """A checkpoint that all ranks have kept. `index`: of its report, see `journal_callback`. `ordinal`: counts checkpoints
-    as `index` counts reports. `nodes`: the nodes that have a rank's part, of the ranks that have one. `metrics`: rank
-    0's."""
+    """A checkpoint that all ranks have kept. `index`: that of its report, see `journal_callback`. `ordinal`: counts
+    checkpoints as `index` counts reports. `nodes`: for each rank that has a part, the nodes that have it. `metrics`:
+    rank 0's."""
 
     name: str
     index: int
@@ -67,9 +67,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a worker group goes by. `number`: the highest one in the names of this attempt's checkpoints so far.
-    `ordinal`: of the checkpoint that it resumes from, counted from the last one on storage. `resumes`: that checkpoint, if
-    it is on the nodes. `peers`: node → the node that keeps a copy for it."""
+    """What a worker group follows. `number`: the highest one in the names of this attempt's checkpoints so far.
+    `ordinal`: that of the checkpoint that it resumes from, counted from the last one on storage. `resumes`: that
+    checkpoint, if it is on the nodes. `peers`: node → the node that keeps a copy for it."""
 
     number: int = 0
     ordinal: int = 0
@@ -82,7 +82,7 @@ def dump_plan(plan: Plan) -> bytes:
 
 
 def dump_records(records: list[Record], lines: bytes = b"") -> bytes:
-    """`lines`: of the journal, that may not be on storage yet."""
+    """`lines`: those of the journal that may not be on storage yet."""
     return json.dumps({"records": [asdict(each) for each in records], "lines": lines.decode()}).encode()
 
 
