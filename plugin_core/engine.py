@@ -1,4 +1,4 @@
-"""The engine API: all that an adapter for a workflow engine uses of this package.
+"""The engine API: everything in this package that an adapter for a workflow engine uses.
 
 An adapter turns its engine's arguments into a spec and a cluster, calls `prepare` and `Supervisor.run`, passes on the
 events, and calls `acancel` when its task ends early. `example_dagster/ray_assets.py` is a complete one.

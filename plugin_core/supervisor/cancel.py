@@ -1,4 +1,4 @@
-"""Cancels a run, from any process: its job and all that the job started end."""
+"""Cancels a run, from any process: ends its job and everything that the job started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plugin_core.supervisor.supervisor import Supervisor
 
 
 def cancel(rundir: RunDir, cluster: Cluster) -> str:
-    """`acancel` up to the newest attempt, for an engine's task that gives up: later attempts are not its own."""
+    """`acancel` up to the newest attempt, for an engine's task that gives up; later attempts are not its own."""
     return run_sync(acancel(rundir, cluster, rundir.latest() or None))
 
 

@@ -1,7 +1,7 @@
-"""What a step's datasets hold and how its workers share them, for people: read here, and nothing is submitted.
+"""What a step's datasets contain and how its workers share them, for people. Data is read here; nothing is submitted.
 
-Parquet, CSV and JSON files are read with pyarrow: the schema and the first rows, and of Parquet the number of rows from its
-footers. All else (functions too) is read by Ray Data, on a Ray in this process.
+Parquet, CSV and JSON files are read with pyarrow: the schema and the first rows and, for Parquet, the number of rows
+from the footers. Everything else, functions included, is read by Ray Data, on a Ray in this process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from plugin_core.supervisor.preflight import check_dataset
 if TYPE_CHECKING:
     import ray.data
 
-#: Bytes of files whose rows are counted by reading them all without being asked to.
+#: Files of up to this many bytes are read completely to count their rows, even without being asked to.
 COUNTED_BYTES = 64 * 2**20
-#: Characters of a text, and numbers of an array, that are shown.
+#: The most characters of a text, and the most numbers of an array, that are shown.
 CHARACTERS, NUMBERS = 200, 8
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a split leaves of the rows. `rows`: their number, None if unknown; `exact`: counted, not `test_size` of all."""
+    """What a split leaves of the rows. `rows`: their number, None if unknown; `exact`: whether they were counted, not
+    estimated by `test_size`."""
 
     part: str
     test_size: float
@@ -49,11 +50,12 @@ class Share:
 
 @dataclass(frozen=True)
 class DatasetView:
-    """`source`: paths without secrets, or the function's name. `schema`: column → type. `rows`: of all the files or of what
-    the function returns, before a split; None if they were not counted. `first`: the first rows (with `split`: before it,
-    unless Ray Data read them), values shortened and without secrets. `shard`, `workers`: of a training, whether the workers
-    share the rows (None: its `data_config` decides), and the lowest and highest number of workers. `rows_per_worker`: with
-    the lowest and the highest number; of a shard each gets the same number, so that up to `workers` - 1 rows are left out.
+    """`source`: paths without secrets, or the function's name. `schema`: column → type. `rows`: the number in all the
+    files or in what the function returns, before a split; None if not counted. `first`: the first rows (with `split`:
+    those before it, unless Ray Data read them), with values shortened and without secrets. `shard`, `workers`: for a
+    training, whether the workers share the rows (None: its `data_config` decides), and the lowest and highest number of
+    workers. `rows_per_worker`: for the lowest and the highest number; shards have equal numbers of rows, so up to
+    `workers` - 1 rows are left out.
     """
 
     dataset: str
@@ -149,7 +151,7 @@ def _size(place: Location) -> int:
 
 
 def _by_arrow(field: str, config: DatasetConfig, rows: int, count: bool) -> tuple[dict[str, str], list[Any], int | None]:
-    """The schema, the first rows, and the number of all if it is to be counted."""
+    """The schema, the first rows, and the number of all rows if they are to be counted."""
     places = map(Location.of, dataset_paths(config))
     datasets = [arrow_dataset(place, config.guessed_format, f"{field}.path") for place in places]
     schema = datasets[0].schema
@@ -164,7 +166,7 @@ def _by_arrow(field: str, config: DatasetConfig, rows: int, count: bool) -> tupl
     return types, first, sum(dataset.count_rows() for dataset in datasets) if count else None
 
 
-# ---- all else, by Ray Data
+# ---- everything else, by Ray Data
 
 
 @contextlib.contextmanager
@@ -179,7 +181,7 @@ def _ray(field: str, tell: Callable[[str], None]) -> Iterator[None]:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     try:
         ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="warning")
-    except Exception as exc:  # Ray raises a plain Exception where its processes take too long
+    except Exception as exc:  # Ray raises a plain Exception if its processes take too long
         raise InfrastructureError(f"{field}: Ray, which reads it, did not start in this process: {exc}") from exc
     try:
         yield

@@ -49,7 +49,7 @@ OUT_OF_SIGHT = frozenset({Job.UNREACHABLE, Job.OTHER_INCARNATION})
 #: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
 
-#: What Python says of `-m plugin_core.driver` where our package is not.
+#: What Python says about `-m plugin_core.driver` if our package is not installed.
 NOT_INSTALLED = "Error while finding module specification for 'plugin_core.driver'"
 
 #: The cause of an attempt's end that nobody could record.
@@ -65,7 +65,7 @@ class Observed:
     `superseded`: another call started the attempt after the cancel. `driver_ended`: its driver's process is known to have
     ended. `actors_alive`: the job has ended but some of its actors are alive. `job_message`: Ray's message about the job,
     or why Ray could not be queried. `restarts`: how many attempts of this call ended because the `policy` restarts them,
-    or for want of resources. `elsewhere`: the run has another cluster to go on with.
+    or for lack of resources. `elsewhere`: the run has another cluster to move on to.
     """
 
     has_result: bool = False

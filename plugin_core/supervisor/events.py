@@ -1,4 +1,4 @@
-"""What a run tells while it is followed: events, for programs, and lines, for people (`story` makes lines of events)."""
+"""What a run tells while it is followed: events for programs, lines for people (`story` turns events into lines)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Event:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log that a person reads. `lines`: what it stands for, to be folded below it where that is possible and
-    to be printed in its place elsewhere; empty for most."""
+    """A line of the log that a person reads. `lines`: what it stands for, to be folded below it where possible and
+    printed in its place elsewhere; usually empty."""
 
     text: str
     level: int = logging.INFO

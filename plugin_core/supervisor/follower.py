@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 class Follower:
     """Tells a listener what is new since the last call, and a log the same as lines. Log and journal are read from a saved
-    position, so a broken connection loses and repeats no line. The log's content, or its end, never counts as evidence of
-    the job's state.
+    position, so a broken connection neither loses nor repeats a line. The log's content, or its end, never counts as
+    evidence of the job's state.
 
     `reader`: an id under which the position is saved in the run directory, for a listener whose process may change (a task
     that moves to another triggerer): the next process continues from there.
@@ -47,7 +47,7 @@ class Follower:
         self._listeners = [told for told in (listener, story) if told is not None]
         self._rundir = rundir
         self._threads = Threads.of(rundir.uri)
-        #: false: only decisions and the outcome
+        #: if false, only decisions and the outcome are shown
         self.shows_progress = True
         self._reader = reader
         self._kept: Position | None = None
@@ -108,7 +108,7 @@ class Follower:
         if action.do not in (Do.RETURN, Do.FAIL):
             self._tell_decision(action, look)
         await self._show_progress(action, look, client)
-        if action.do is Do.FAIL:  # after all that led to it; a result is told in words once all is shown
+        if action.do is Do.FAIL:  # after everything that led to it; a result is told in words once everything is shown
             self._tell_decision(action, look)
         if self._story is not None:
             self._story.pause()
@@ -201,7 +201,7 @@ class Follower:
             await asyncio.sleep(0)
 
     async def show_kept_log(self, receipt: Receipt, why: str) -> bool:
-        """Show the rest of a job's log from the run directory, as its cluster cannot; false if nothing is kept there."""
+        """Show the rest of a job's log from the run directory, as its cluster cannot; false if nothing is kept."""
         if not self.listened or not self.shows_progress:
             return False
         await self._take_up()
@@ -223,5 +223,5 @@ class Follower:
 
 
 def _when(told: float) -> float:
-    """When something happened; now, if a file does not tell it sensibly."""
+    """When something happened; now, if a file has no plausible time."""
     return told if is_time(told) else time.time()

@@ -1,4 +1,4 @@
-"""Says, as long as somebody follows a run, that it is wanted: to its driver, and to a cluster that it shares."""
+"""Tells a run's driver, and a cluster that it shares, that the run is wanted, as long as somebody follows it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Interest:
     def __init__(self, rundir: RunDir, where: Where, tell: Listener):
         self._rundir, self._where, self._tell = rundir, where, tell
         self._storage_due = self._cluster_due = 0.0
-        #: what was told last of a queue that the cluster waits in
+        #: what was last told about a queue that the cluster waits in
         self.waits_for = ""
 
     def waits(self, why: str) -> None:
-        """Tell where the cluster waits for its turn, once for each answer."""
+        """Tell where the cluster waits for its turn, each different answer once."""
         if why != self.waits_for:
             self._tell(Event("state", why))
         self.waits_for = why
 
     async def show(self, limits: Limits | None) -> None:
-        """Once in a while, whenever this is called. Raises StorageError; a cluster that does not answer is told."""
+        """Show interest, but only once in a while. Raises StorageError; an unresponsive cluster is only reported."""
         now = time.monotonic()
         limit = limits.orphan_timeout_s if limits else None
         if limit is not None and now >= self._storage_due:

@@ -1,9 +1,9 @@
 """Reads a job's log incrementally from a position, whatever its length.
 
-Ray's state API streams the whole log or its last lines, but supports no offset. A short log is read whole each time. Of a
-long log only the last lines are read, and the text shown last is located in them. If it is not found there, or the log
-repeats itself, the whole log is streamed again, as it is at the job's end. Memory holds only what is about to be shown: of
-more than `SHOWN` new characters, the beginning and the end.
+Ray's state API streams the whole log or its last lines, but supports no offset. A short log is read whole each time. Of
+a long log, only the last lines are read, and the text shown last is located in them. If it is not found there, or the
+log repeats itself, the whole log is streamed again, as it is at the job's end. Memory holds only what is about to be
+shown; if there are more than `SHOWN` new characters, their beginning and end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from plugin_core.errors.plain_text import Text
 if TYPE_CHECKING:
     from plugin_core.clusters.jobs_api import JobInfo, JobsClient, LogStream
 
-#: Most characters of a log shown at once.
+#: The most characters of a log shown at once.
 SHOWN = 2_000_000
-#: Seconds one look may read; and the same after the job's end, past which only the log's end is shown.
+#: Seconds that one look may read; and those for the look after the job's end, past which only the log's end is shown.
 LOOK_S, FINAL_S = 5.0, 60.0
 #: A log of up to this many characters is read whole each time.
 SHORT = 64 * 1024

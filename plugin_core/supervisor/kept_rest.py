@@ -1,4 +1,4 @@
-"""The rest of a job's log as the run directory keeps it, for a reader that its cluster cannot serve any more."""
+"""The rest of a job's log as the run directory keeps it, for a reader that its cluster can no longer serve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugin_core.supervisor.job_log import SHOWN
 
 @dataclass(frozen=True)
 class Rest:
-    """At most `SHOWN` characters of text, the last; and the position after it."""
+    """The last `SHOWN` characters of text at most, and the position after them."""
 
     text: str
     position: int

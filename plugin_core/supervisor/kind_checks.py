@@ -1,4 +1,4 @@
-"""What some kinds of steps check themselves before anything is submitted: the `check` of their declarations."""
+"""Checks of some kinds of steps before anything is submitted: the `check` in their declarations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def batch_infer(spec: BatchInferSpec, here: bool, current: RunDir | None = None)
 
 def tune(spec: TuneSpec, here: bool, current: RunDir | None = None) -> None:
     """Raise SpecError if a checkpoint that trials may start from cannot be used, a package for the search is missing, or
-    the finished search that this one goes on from does not allow it."""
+    the finished search that this one continues does not allow it."""
     starts = [trial.resume_from.uri for trial in spec.variants() if trial.resume_from is not None]
     for uri in dict.fromkeys(starts):
         if here or not Location.of(uri).is_local:
@@ -46,7 +46,7 @@ def tune(spec: TuneSpec, here: bool, current: RunDir | None = None) -> None:
 
 
 def _resumed(spec: TuneSpec, here: bool, current: RunDir | None) -> None:
-    """A search that has begun goes on by what it took from the finished one then, so that is not looked at again."""
+    """A search that has begun keeps to what it took from the finished one then, so that one is not looked at again."""
     if spec.resume_from is None:
         return
     place = Location.of(spec.resume_from.search, finished_search.FIELD)

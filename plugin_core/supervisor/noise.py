@@ -1,4 +1,4 @@
-"""Which lines of a job's log an engine's log leaves out. The job's own log keeps all (`raytrain logs RUN`).
+"""Which lines of a job's log an engine's log leaves out. The job's own log keeps everything (`raytrain logs RUN`).
 
 Only known lines are left out, each for a stated reason. All others are shown, warnings and errors too, some of them
 shortened.
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 #: The beginning of a message, after the name of its process → why nobody misses it.
 KNOWN = {
-    # what Ray tells while it sets up a job
+    # what Ray prints while it sets up a job
     r"\S+ \S+\s+INFO (job_manager|worker|packaging|dataset)\.py:\d+ -- ": "Ray sets up the job; its id is told",
     r"Running entrypoint for job ": "how the driver is started; the job's id is told",
     # Ray Train's own account of what the journal tells
@@ -28,14 +28,14 @@ KNOWN = {
     r"If you meant to start a brand new training job without ": "the line about the restart tells it",
     r"result: \{": "the outcome is told in words",
     r"\S+ \S+ INFO raytrain\.driver: (waiting for|admitted after) ": "a phase tells it",
-    # Ray Data: three lines or more for each dataset, so for each report of a loop that makes one
+    # Ray Data: three or more lines per dataset, so per report if the loop makes one for each
     r"(\S+ \S+\s+INFO (streaming_executor|logging_progress)\.py:\d+ -- )": "progress of each dataset, all the time",
     r"(Starting execution|Execution plan) of Dataset ": "progress of each dataset, all the time",
     r"\S+\s+Dataset \S+ execution finished in ": "progress of each dataset, all the time",
     r"(\S+ \S+\s+\w+ \S+ -- )?Progress bars disabled\.": "they are off on purpose: each redraw would be a line",
     r"(\S+ \S+\s+INFO \S+ -- )?Progress will be logged because ": "they are off on purpose",
     r"Tip: Use `take_batch\(\)` instead ": "advice for a terminal",
-    # complaints of Ray about itself, in healthy runs
+    # Ray's complaints about itself, in healthy runs
     r"\[[^]]+\] (\(\S+\) )?core_worker(_process)?\.cc:\d+: ": "an actor that is not meant to restart; lost connections",
     r"\[[^]]+\] (\(\S+\) )?\S+\.cc:\d+: Failed to kill actor ": "the actor was gone already",
     r".*Failed to kill actor ": "the actor was gone already",
@@ -89,7 +89,7 @@ _LEVELS = (
 
 
 class Filter:
-    """Drops what is known from one job's log. The lines of its processes come mixed, so it keeps where each one is."""
+    """Drops known lines from one job's log. The lines of its processes are interleaved, so it tracks each process."""
 
     def __init__(self) -> None:
         self._blocks: dict[str, re.Pattern[str]] = {}

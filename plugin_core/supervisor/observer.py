@@ -46,7 +46,8 @@ class _Stored:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What the cluster says of a job. `message`: Ray's, or why it could not be queried. `driver_ended`: see `Observed`."""
+    """What the cluster says about a job. `message`: Ray's, or why it could not be asked. `driver_ended`: see
+    `Observed`."""
 
     state: Job = Job.UNASKED
     message: str = ""
@@ -189,8 +190,8 @@ class Observer:
         )
 
     def _restarts(self, attempts: Attempts, last: int) -> int:
-        """How many attempts of this call ended because the failure policy restarts them, or for want of resources; they do
-        not count as lost."""
+        """How many attempts of this call ended because the failure policy restarts them, or for lack of resources; they
+        do not count as lost."""
         if self._policy is None and not self.where.is_choice:
             return 0
         ends = [
@@ -207,8 +208,8 @@ class Observer:
         return self._read.get(key)
 
     async def job_has_changed(self) -> bool:
-        """Whether the job that the last look saw alive has ended, or its cluster does not answer any more. One request to
-        the cluster, none to storage."""
+        """Whether the job that the last look saw alive has ended, or its cluster no longer answers. One request to the
+        cluster, none to storage."""
         if self.where.client is None or not self._live_job:
             return False
         try:
@@ -242,8 +243,8 @@ class Observer:
         self._unreachable_since = None
         if job is None:
             return _Asked(Job.ABSENT) if incarnation == receipt.incarnation else await self._gone("")
-        # the exit code is that of the driver's process, or of its stand-in, which it does not outlive (see `forked`). Where
-        # Ray loses sight of a live job, it knows none
+        # the exit code is that of the driver's process, or of its stand-in, which it does not outlive (see `forked`).
+        # If Ray loses sight of a live job, it has none
         ended = job.terminal and job.exit_code is not None
         return _Asked(Job(job.status.lower()), job.message, job, driver_ended=ended, actors_alive=actors_alive)
 

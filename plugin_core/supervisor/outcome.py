@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def tell_outcome(rundir: RunDir, result: StepResult, tell: Listener) -> None:
-    """Two reads: the spec, and how long the attempt took. Never raises: the result is there, whatever can be said of it."""
+    """Takes two reads: the spec and the attempt's duration. Never raises: the result exists, whatever can be said."""
     threads = Threads.of(rundir.uri)
     took = f"attempt {result.run.attempt}"
     try:
@@ -33,13 +33,13 @@ async def tell_outcome(rundir: RunDir, result: StepResult, tell: Listener) -> No
         tell(Event("outcome", f"warning: {warning}", level=logging.WARNING))
     look = f"{took}; more: `raytrain status {shlex.quote(rundir.uri)}`"
     if not getattr(result, "passed", True):
-        # a failed gate is no error, but the rest of the chain does not run
+        # a failed gate is not an error, but the rest of the chain does not run
         tell(Event("outcome", lines.pop(0), level=logging.WARNING))
     tell(Event("outcome", "\n".join([*lines, look]), result.to_json()))
 
 
 def tell_failure(rundir: RunDir, outcome: str, tell: Listener) -> None:
-    """Where to look after the line that said why."""
+    """Tell where to look, after the line that said why."""
     if outcome == "cancelled":
         return
     uri = shlex.quote(rundir.uri)

@@ -66,7 +66,7 @@ class Progress:
         return Reading(fraction, per_s, eta_s)
 
     def restart(self) -> None:
-        """The workers start again: the rate does not count the pause, nor the steps that are repeated."""
+        """The workers start again: the rate counts neither the pause nor the repeated steps."""
         self._window.clear()
 
     def _fraction(self, entry: dict[str, Any]) -> float | None:
@@ -90,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 def effective_time(seconds: Mapping[str, float]) -> str:
-    """The useful share of a run's time, and its parts. `seconds`: of each kind, as its ledger has them."""
+    """The useful share of a run's time, and its parts. `seconds`: per kind, as in its ledger."""
     total = sum(seconds.values())
     parts = ", ".join(
         f"{kind} {duration(took)}" for kind, took in sorted(seconds.items(), key=lambda each: -each[1]) if round(took)

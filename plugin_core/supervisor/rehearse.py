@@ -33,9 +33,9 @@ def rehearse(
     storage: str | None = None,
     log: Callable[[str], None] = lambda line: None,
 ) -> Verdict:
-    """Compare a training that is killed and resumed with the same one straight through.
+    """Compare a training that is killed and resumed with the same one without kills.
 
-    `reports`: each run ends after so many; `kills`: so many workers are killed, at moments and ranks drawn by `seed`.
+    `reports`: how many each run makes; `kills`: how many workers are killed, at moments and ranks drawn by `seed`.
     `config`: other values in `train_loop_config`, such as fewer rows. At most two workers take part. `storage`: where the
     runs are kept; None: in a folder that is deleted. `log`: gets a line before each run. Blocks. Raises SpecError, and what
     `run` raises.
@@ -82,7 +82,7 @@ def _shortened(
     kills: Mapping[int, int],
     config: Mapping[str, Any],
 ) -> TrainSpec:
-    """The training with two workers at most, that ends after so many reports, and tells nobody: no tracker, no callback."""
+    """The training with these workers, which ends after this many reports and tells nobody: no tracker, no callback."""
     plan = json.dumps({"reports": reports, "kills": {str(at): rank for at, rank in kills.items()}})
     given = spec.run_config.worker_runtime_env or {}
     variables = {**given.get("env_vars", {}), VARIABLE: plan}

@@ -21,9 +21,9 @@ from plugin_core.specs.step_kinds import step_kind
 from plugin_core.storage.stored_files import Object, parse
 from plugin_core.supervisor.progress import duration, effective_time
 
-#: Larger plots, in bytes, are not shown.
+#: Plots larger than this, in bytes, are not shown.
 PLOT_BYTES = 4 * 2**20
-#: A larger table of trials, in bytes, is not shown.
+#: A table of trials larger than this, in bytes, is not shown.
 TABLE_BYTES = 16 * 2**20
 _PNG = b"\x89PNG"
 
@@ -88,13 +88,13 @@ def effective_time_of(rundir: RunDir) -> str:
 
 
 def trial_rows(rundir: RunDir, result: StepResult | None) -> list[dict[str, Any]]:
-    """The trials of a search as table rows, the best first; none for another kind of step. Of many trials the best."""
+    """The trials of a search as table rows, the best first; of many, only the best. None for another kind of step."""
     found = _trials(rundir, result) if isinstance(result, TuneResult) else []
     return shown_rows(found, _search(rundir)) if found else []
 
 
 def _trials(rundir: RunDir, result: TuneResult) -> list[dict[str, Any]]:
-    """The rows of the table that the result names; none if it is not in the run directory, or large."""
+    """The rows of the table that the result names; none if it is not in the run directory, or too large."""
     data = _inside(rundir, result.table, TABLE_BYTES)
     return parse(list[Object], data, result.table) if data is not None else []
 
@@ -118,8 +118,8 @@ def _plot(rundir: RunDir, uri: str) -> bytes | None:
 
 
 def _inside(rundir: RunDir, uri: str, at_most: int) -> bytes | None:
-    """Read a file that the result names. Only in the run directory: a result must not expose other files. None also for a
-    larger file."""
+    """Read a file that the result names, only in the run directory: a result must not expose other files. None also for
+    a file larger than `at_most`."""
     place = rundir.location.inside(uri)
     try:
         return place.read(at_most) if place is not None else None

@@ -1,4 +1,4 @@
-"""Before a submit: takes a checkpoint of each run whose directory a step names as one."""
+"""Before a submit: if a step names a run directory as a checkpoint, takes a checkpoint of that run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_checkpoints(spec: StepSpec, here: bool, current: RunDir | None = None) 
 
 
 def _chosen_before(spec: StepSpec, field: str, place: Location, current: RunDir | None) -> tuple[CheckpointRef, str] | None:
-    """What this step's run chose when it was requested first."""
+    """What this step's run chose when it was first requested."""
     rundir = current or newest_run(spec)
     if not rundir.exists():
         return None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-#: Most characters of what the bar says it is doing.
+#: The most characters of what the bar says it is doing.
 DOING = 60
 
 
@@ -38,7 +38,7 @@ class Screen:
         if self._on:
             from rich.console import Console
 
-            # in a notebook plain lines too: rich would make a block of HTML of each
+            # plain lines in a notebook too: rich would turn each one into a block of HTML
             self._console = Console(stderr=True, highlight=False, force_jupyter=False, soft_wrap=True)
             if self._console.is_terminal:
                 self._bar = _bar(self._console)

@@ -1,4 +1,4 @@
-"""Makes the lines that people read of a run's events. The one formatter: every engine and the CLI only print its lines."""
+"""Turns a run's events into lines that people read. The only formatter: engines and the CLI just print its lines."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EVERY_S = 2.0
 class Story:
     """A listener that writes lines, in the order and with the times of what happened.
 
-    Of reports at most one every `EVERY_S` is a line. One that comes sooner waits: the next one replaces it, unless
-    something else happens first, or nothing does for as long.
+    At most one report every `EVERY_S` becomes a line. One that comes sooner waits: the next one replaces it, unless
+    something else happens first, or nothing happens for that long.
     """
 
     def __init__(self, log: Log):
@@ -52,7 +52,7 @@ class Story:
             self.flush()
 
     def flush(self) -> None:
-        """Show the report that waits, if one does."""
+        """Show the waiting report, if there is one."""
         if self._waiting is not None:
             event, self._waiting = self._waiting, None
             self._shown = event.time
@@ -134,7 +134,7 @@ def _validation(entry: dict[str, Any]) -> str:
 
 
 def _failure(entry: dict[str, Any], why: str) -> str:
-    # a policy names the cause by itself
+    # the line about a policy names the cause anyway
     if (cause := entry.get("cause", "user_code")) != "user_code" and "failure_policy" not in why:
         why = f"{why} (cause: {cause})"
     if "failure" not in entry or entry["phase"] == "failed":

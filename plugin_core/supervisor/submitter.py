@@ -1,4 +1,4 @@
-"""Claims attempts of a run, submits their jobs, and stops them. What is decided elsewhere is carried out here, once."""
+"""Claims attempts of a run, submits their jobs, and stops them. Decisions made elsewhere are carried out here, once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from plugin_core.supervisor.interest import Interest
 from plugin_core.supervisor.uploads import tell_if_slow
 from plugin_core.supervisor.where import Where, tell_start
 
-#: Give up after this many submits in a row that the API answers with an error.
+#: Give up after the API has answered this many submits in a row with an error.
 SUBMIT_ERRORS = 10
 #: Environment variables of every job; the cluster and the spec override them. Ray Data draws progress bars for a terminal,
 #: and in a task's log each redraw is a line (four of five lines, measured). The step reports its own progress.
@@ -76,7 +76,7 @@ class Submitter:
         return attempt
 
     async def _reach(self, attempt: int, spec: StepSpec, gave_up_on_cluster: bool) -> tuple[JobsClient, str] | None:
-        """Connect to the first of the run's clusters that takes it: its client, and its head's session. None: wait."""
+        """Connect to the first of the run's clusters that accepts it: its client and head's session. None: wait."""
         where = self._where
         await where.find_next()
         while True:
@@ -161,8 +161,8 @@ class Submitter:
         return await handover.hand_over(client, self._where.cluster, receipt.submission_id, without=own)
 
     async def keep_handed_over(self, receipt: Receipt) -> None:
-        """Renew the variables of a pending job, which has not taken them yet; Ray keeps them for only a few minutes. Once
-        in a while, whenever this is called."""
+        """Renew the variables of a pending job, which has not taken them yet; Ray keeps them for only a few minutes.
+        Does so only once in a while."""
         if time.monotonic() <= self._handover_due:
             return
         try:

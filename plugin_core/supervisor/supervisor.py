@@ -92,7 +92,7 @@ class Supervisor:
             await self.close()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until the next look, less if the job ends meanwhile: a look asks storage, this only the cluster."""
+        """Wait until the next look, or less if the job ends: a look reads storage, this asks only the cluster."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(left, timings.JOB_EVERY_S))
@@ -100,8 +100,8 @@ class Supervisor:
                 return
 
     async def submit(self) -> StepResult | None:
-        """One look and one action, after which the run has an attempt or a result. For an operator that defers: who follows
-        the run shows what happens in it."""
+        """One look and one action, after which the run has an attempt or a result. For an operator that defers: whoever
+        follows the run shows its progress."""
         self._follower.shows_progress = False
         try:
             return await self.step()
@@ -144,7 +144,7 @@ class Supervisor:
             self._tell(Event("state", f"output shown so far may be repeated: {exc.message}"))
 
     async def _find_newest(self) -> None:
-        """Go where the run was last, to leave that cluster as it should be left: a look that finds a result asks none."""
+        """Go where the run was last, so that its cluster is released: a look that finds a result asks no cluster."""
         if self._where.is_choice:
             receipt = await self._threads(self.rundir.receipt, await self._threads(self.rundir.latest))
             if receipt is not None:

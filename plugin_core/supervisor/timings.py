@@ -2,7 +2,7 @@
 
 #: Seconds between two looks: short at first, so as not to delay a short step, then longer.
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
-#: Seconds between two questions to the cluster whether the job has ended, between two looks.
+#: Seconds between two requests to the cluster, in between looks, about whether the job has ended.
 JOB_EVERY_S = 2.0
 #: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, unless
 #: `limits.unreachable_timeout_s` is set. This process can never query it, and nobody can once its container is replaced.

@@ -19,8 +19,8 @@ TOLD_AFTER_S = 2.0
 async def tell_if_slow(
     upload: Coroutine[Any, Any, T], what: str, tell: Listener, size: Callable[[], int] | None = None
 ) -> T:
-    """The result of an upload of `what`; if it takes a while, a line says so, and one says when it is done. `size`: returns
-    the bytes that were sent so far."""
+    """The result of an upload of `what`; if it takes a while, a line says so, and another one says when it is done.
+    `size`: returns the bytes sent so far."""
     began, task = time.monotonic(), asyncio.ensure_future(upload)
     try:
         await asyncio.wait([task], timeout=TOLD_AFTER_S)

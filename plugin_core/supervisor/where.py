@@ -13,8 +13,8 @@ from plugin_core.supervisor.events import Event, Listener
 
 
 class Where:
-    """`cluster` is where the newest attempt is, or where the next one is about to begin. A run with several clusters takes
-    them in their order and never goes back, except to look after an attempt that it has there.
+    """`cluster` is where the newest attempt is, or where the next one is about to begin. A run with several clusters
+    uses them in order and never goes back, except to look after an attempt that it has there.
 
     It keeps nothing that matters: a later call begins where the newest attempt is, or with the first cluster.
     """
@@ -37,7 +37,7 @@ class Where:
 
     @property
     def patience_s(self) -> float | None:
-        """Seconds after which the run goes on elsewhere; None: there is nowhere else to go."""
+        """Seconds after which the run moves on to another cluster; None: there is no other."""
         return self._after_s if self._at + 1 < len(self._choices) else None
 
     async def connect(self) -> JobsClient:
@@ -64,8 +64,8 @@ class Where:
         await self._go_to(self._next)
 
     async def begin(self) -> JobsClient:
-        """Connect to begin an attempt. Raises ClusterUnreachableError also for a cluster that has not come up, or not left
-        its queue, in time, if there is another one."""
+        """Connect to begin an attempt. If there is another cluster, also raises ClusterUnreachableError for one that
+        has not come up, or not left its queue, in time."""
         if self.client is not None or (patience := self.patience_s) is None:
             return await self.connect()
         since = self._tried_since.setdefault(self._at, time.monotonic())
@@ -91,7 +91,7 @@ class Where:
         return True
 
     async def move_on_from_here(self, tell: Listener) -> None:
-        """The same after an attempt here, unless the run has already left. Why was told with the decision."""
+        """`move_on` after an attempt here, unless the run has already left. The reason was told with the decision."""
         if self._next == self._at:
             await self.move_on("", tell)
 
