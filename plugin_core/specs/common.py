@@ -92,8 +92,8 @@ class ScalingConfig(Model):
 
 class LocalTier(Model):
     """Checkpoints that stay on the workers' nodes, so that most of them need not go to storage. Each one is copied to a
-    folder of its node, and in the background to another node; every `storage_every`th goes to storage in the background,
-    and the last one before the training ends."""
+    folder on its node and, in the background, to another node. Every `storage_every`th one goes to storage in the
+    background, and the last one does before the training ends."""
 
     storage_every: Count = Field(10, description="every so many checkpoints, one goes to storage")
     peer: Flag = Field(True, description="a second node keeps a copy of each node's, in case the node is lost")
@@ -120,7 +120,7 @@ class CheckpointConfig(Model):
 
 
 class NcclHang(Model):
-    """Ray Train's hang detection by NCCL RAS (NCCL 2.24 or newer, the program `ncclras` on the workers' nodes)."""
+    """Ray Train's hang detection with NCCL RAS (needs NCCL 2.24 or newer, and `ncclras` on the workers' nodes)."""
 
     action: Literal["observe", "fail"] = Field(
         "observe", description="`observe`: log the hang and keep all stacks; `fail`: also restart from the checkpoint"
@@ -161,7 +161,7 @@ class RunConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _filesystem(cls, value: Any) -> Any:
-        """Accept Ray's `storage_filesystem` beside a path on it; kept is the URI that rebuilds it."""
+        """Accept Ray's `storage_filesystem` with a path on it; the spec keeps a URI that rebuilds the filesystem."""
         if not isinstance(value, dict) or value.get("storage_filesystem") is None:
             return value
         given = {name: item for name, item in value.items() if name != "storage_filesystem"}
@@ -220,10 +220,10 @@ READING_RESOURCES = ("CPU", "GPU", "object_store_memory", "memory")
 
 
 class SplitConfig(Model):
-    """One part of the rows: "test" is about a `test_size` share, "train" the rest. A hash of the row's content, or of the
-    columns `by`, with `seed` decides. So the two parts of one source never share a row, even in different steps, on
-    different clusters, or after rows were added; equal rows stay together. (Set `by` if two steps read different
-    columns.)"""
+    """One part of the rows: "test" gets a share of about `test_size`, "train" the rest. A hash of the row's content (or
+    of the columns in `by`) and the `seed` decides, so the two parts of one source never share a row, even in different
+    steps, on different clusters, or after rows were added. Equal rows stay together. (Set `by` if two steps read
+    different columns.)"""
 
     part: Literal["train", "test"] = Field(description="which part this is")
     test_size: Share = Field(description="the test part's share of the rows")
@@ -232,8 +232,8 @@ class SplitConfig(Model):
 
 
 class DatasetConfig(Model):
-    """A Ray Dataset by path and format, or by a function that returns one. Short forms: a path, a function, the result of a
-    batch inference."""
+    """A Ray Dataset by path and format, or by a function that returns one. Short forms: a path, a function, or the
+    result of a batch inference."""
 
     model_config = ConfigDict(json_schema_extra=also(TEXT, RESULT))
 
@@ -263,7 +263,7 @@ class DatasetConfig(Model):
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: Any) -> Any:
-        """Accept a string as a path, a callable as a function, a batch inference's result as its output."""
+        """Accept a string as a path, a callable as a function, and a batch inference's result as its output."""
         if getattr(value, "kind", None) == "batch_infer":
             value = value.model_dump()
         if isinstance(value, dict) and value.get("kind") == "batch_infer":

@@ -27,7 +27,7 @@ MAX_TRIALS = 1_000_000
 
 
 class _Named(Model):
-    """`type` of a Ray Tune class; `options`: its keyword arguments."""
+    """A Ray Tune class: `type` names it, `options` are its keyword arguments."""
 
     model_config = ConfigDict(json_schema_extra=also(TEXT, {"type": "object", "required": ["type"]}))
 
@@ -50,7 +50,7 @@ class _Named(Model):
 
 class SchedulerConfig(_Named):
     """Decides which trials continue: "asha", "median_stopping_rule", "hyperband", or "pbt", whose `hyperparam_mutations`
-    are a space like `param_space`, in which a list of values is a choice."""
+    are a space like `param_space` in which a list of values is a choice."""
 
     type: Literal[SCHEDULERS] = Field(description="asha, pbt and the like; the name alone will do")  # type: ignore[valid-type]
     options: Options = Field({}, description="its own; they may also stand beside `type`")
@@ -156,7 +156,7 @@ class TuneSpec(StepSpec):
                 raise ValueError(f"{field}.{blamed}: a trial may get an invalid TrainSpec: {exc.message}") from None
 
     def _beside_others(self, value: dict[str, Any], space: dict[str, Any]) -> dict[str, Any]:
-        """A trial's values: this one, and of the other samplers the first that they may choose."""
+        """A trial's values: this one, and the first that each of the other samplers may choose."""
         others = search_space.merged(search_space.first(self.param_space), search_space.first(space), space)
         found: dict[str, Any] = search_space.merged(others, value, space)
         return found
@@ -198,14 +198,14 @@ class TuneSpec(StepSpec):
         return found
 
     def variants(self) -> list[TrainSpec]:
-        """The trainings of trials that get an extreme of the space."""
+        """The trainings of trials with an extreme value of the space."""
         return [
             self.trial_spec(self._beside_others(value, self.param_space))
             for _, value in search_space.ends(self.param_space)
         ]
 
     def bundles(self) -> list[Bundle]:
-        # of the trial that takes most: each that may be sampled must fit
+        # the trial that takes most: every trial that may be sampled must fit
         candidates = [trial.bundles() for trial in self.variants()] or [self.train.bundles()]
         return max(candidates, key=lambda bundles: [in_sum(bundles).get(name, 0.0) for name in ("GPU", "CPU")])
 

@@ -1,4 +1,4 @@
-"""The stacks of all ranks of a training that stands still, and which rank is somewhere else than the others."""
+"""The stacks of all ranks of a stalled training, and which rank is somewhere other than the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-#: Seconds for the stacks of a process; and for those of all, with the start of a process on each node.
+#: Seconds for the stacks of one process; and for those of all, including starting a process on each node.
 DUMP_S, ALL_S = 20.0, 60.0
 #: Functions in which a rank waits for others, by the folder or file that they are in.
 _WAITS = re.compile(
@@ -47,7 +47,7 @@ def dump(pid: int) -> str:
 
 
 def where(stacks: str) -> tuple[str, str]:
-    """What the train function's thread does: a key by which ranks are compared, and words. Empty if it is not known."""
+    """What the train function's thread is doing: a key for comparing ranks, and words. Both are empty if unknown."""
     if stacks.startswith(f"state: {psutil.STATUS_STOPPED}\n"):
         return "stopped", "stopped (SIGSTOP)"
     frames: list[re.Match[str]] = []
@@ -62,7 +62,7 @@ def where(stacks: str) -> tuple[str, str]:
         return "", ""
     if not frames:
         return "", ""
-    # what waits for others is told by the function that the loop called, not by what that one is made of
+    # a wait for others is named after the function that the loop called, not after that function's internals
     waits = [frame for frame in frames if _WAITS.search(frame["file"])]
     frame = waits[-1] if waits else frames[0]
     key = "waits" if waits else f"{frame['file']}:{frame['function']}"
@@ -75,8 +75,8 @@ def _words(frame: re.Match[str]) -> str:
 
 
 def odd_ranks(stacks: Mapping[int, str]) -> tuple[list[int], str]:
-    """The ranks that are somewhere else than the others, and the sentence that says so. None where all are in one place, or
-    where nobody can say."""
+    """The ranks that are somewhere other than the rest, and the sentence that says so. No ranks if all are in one
+    place, or if that is unclear."""
     places = {rank: where(text) for rank, text in stacks.items()}
     known = {rank: place for rank, place in places.items() if place[0]}
     if not known:
