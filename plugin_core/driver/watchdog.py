@@ -56,7 +56,7 @@ class Watch:
         self._stop = stop
         self._fence = Fence(rundir.uri, attempt)
         self._started = time.monotonic()
-        self._spent_before = sum(_spent_s(rundir, before) for before in range(1, attempt))
+        self._spent_before = spent_before_s(rundir, attempt)
         self._interest = ("", self._started)
         self._counter = 0
         self._wake, self._closing = os.pipe()
@@ -141,10 +141,14 @@ class Watch:
                 return
 
 
-def _spent_s(rundir: RunDir, attempt: int) -> float:
-    """The duration of an attempt in seconds: as recorded at its end, or up to its last heartbeat if it was killed."""
-    records = (rundir.end(attempt), rundir.heartbeat(attempt))
-    return max((record.elapsed_s for record in records if record is not None), default=0.0)
+def spent_before_s(rundir: RunDir, attempt: int) -> float:
+    """The seconds that the attempts before this one took: each as recorded at its end, or up to its last heartbeat if it
+    was killed or cancelled."""
+    spent = 0.0
+    for before in range(1, attempt):
+        records = (rundir.end(before), rundir.heartbeat(before))
+        spent += max((record.elapsed_s for record in records if record is not None), default=0.0)
+    return spent
 
 
 def signal_pipe() -> int:

@@ -1,5 +1,6 @@
 """What a search makes of its trials."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +8,11 @@ from typing import Any
 import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec
+from plugin_core.driver.tune import step
 from plugin_core.driver.tune.collect import collect
 from plugin_core.errors import UserCodeError
 from plugin_core.runs.context import StepContext
-from plugin_core.runs.directory import RunDir
+from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs.results import RunRef, TrainResult
 
 
@@ -49,3 +51,13 @@ def test_a_failed_trial_leaves_a_warning_with_the_first_error(context: StepConte
     found = collect([trial(1, 0.1), trial(2, 0.2), *failed], context.spec, context)  # type: ignore[arg-type]
     assert found.trials == {"finished": 2, "stopped": 0, "failed": 2}
     assert found.warnings == ["2 of 4 trials failed; the first: the data is bad"]
+
+
+def test_the_time_budget_counts_a_cancelled_attempt_up_to_its_last_heartbeat(context: StepContext) -> None:
+    context.rundir.beat(1, Heartbeat(30, "running", 60.0))
+    context.rundir.record_end(1, AttemptEnd("cancelled"))  # by the supervisor, which does not know how long it took
+    second = StepContext(context.spec, context.rundir, 2, {}, lambda phase: None)
+    before = time.monotonic()
+    deadline = step._deadline(context.spec.model_copy(update={"time_budget_s": 90.0}), second)
+    assert deadline is not None
+    assert before + 30 <= deadline <= time.monotonic() + 30

@@ -18,6 +18,7 @@ from plugin_core.driver.tune.algorithms import make_scheduler
 from plugin_core.driver.tune.collect import collect
 from plugin_core.driver.tune.resumed import Resumed, release, resumed
 from plugin_core.driver.tune.sampling import trials_for_tuner
+from plugin_core.driver.watchdog import spent_before_s
 from plugin_core.runs import code
 from plugin_core.runs.finished_search import best_of
 from plugin_core.runs.journal import JournalWriter
@@ -108,11 +109,7 @@ def _deadline(spec: TuneSpec, context: StepContext) -> float | None:
     """The deadline on this process's monotonic clock, minus the time earlier attempts took; None if there is none."""
     if spec.time_budget_s is None:
         return None
-    spent = 0.0
-    for attempt in range(1, context.attempt):
-        record = context.rundir.end(attempt) or context.rundir.heartbeat(attempt)
-        spent += record.elapsed_s if record else 0.0
-    return time.monotonic() + spec.time_budget_s - spent
+    return time.monotonic() + spec.time_budget_s - spent_before_s(context.rundir, context.attempt)
 
 
 def _concurrent_trials(spec: TuneSpec) -> int:
