@@ -28,7 +28,8 @@ from plugin_core.storage.location import Location
 SEGMENT = 2**20
 #: The most characters kept of one process, and of those how many from its beginning.
 KEPT, KEPT_HEAD = 64 * 2**20, 16 * 2**20
-#: If a worker is restarted again and again, the logs of its first process and of this many of the latest ones are kept.
+#: If a worker is restarted again and again, the logs of its first process, of the current one and of this many before it
+#: are kept.
 PROCESSES = 8
 #: A line is read once it is complete; a longer one is read in pieces, and half as many characters are held back.
 LINE = 64 * 1024

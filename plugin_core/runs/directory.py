@@ -11,6 +11,7 @@ It holds the run's complete state, so a run can be inspected without its orchest
     .step/tier                               names the run's checkpoints on its nodes (driver; create if absent)
     .step/result.json                        the result, written last            (driver; create if absent)
     .step/pins/CHECKPOINT/…                  who else needs a checkpoint         (registries, child runs, other runs)
+    .step/state/…, hangs/…, rehearsal/…, and others of one kind of step each: see the modules that name them
     _children/NAME/                          a child run: a trial of a search, or a part of a retraining. It has no
                                              attempts of its own: the outermost run's attempts are its fence.
 """

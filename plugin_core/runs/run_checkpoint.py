@@ -13,8 +13,8 @@ from plugin_core.specs.results import CheckpointRef, RetrainResult, TrainResult,
 
 
 def checkpoint_of(rundir: RunDir, field: str) -> tuple[CheckpointRef, str]:
-    """The best checkpoint of a run if it ranks them, else its latest; and which of these it is. Raises SpecError about
-    `field` for a run without one."""
+    """The best checkpoint of a run if it ranks them, else its latest, or of a retraining its champion's; and which of these
+    it is. Raises SpecError about `field` for a run without one."""
     result = rundir.result()
     if isinstance(result, RetrainResult):
         best, latest, which = None, result.checkpoint, "champion's"

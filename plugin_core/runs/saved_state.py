@@ -1,7 +1,7 @@
 """The progress that a step's own process saves: `.step/state/ATTEMPT-START.json`.
 
-Each start of the process writes its own file, and reads the newest one of all starts before it. So a process that is
-believed dead but keeps running can do no harm: nobody reads its file once the next start has saved.
+Each start of the process writes its own file, and reads the newest one of its own and all earlier starts. So a
+process that is believed dead but keeps running can do no harm: nobody reads its file once the next start has saved.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class ClassificationTally:
         }
 
     def _of_scores(self) -> dict[str, Any]:
-        """Metrics such as ROC-AUC need every row's score; they are None if there is only one class."""
+        """Metrics such as ROC-AUC need every row's score; those that compare classes are None if one is missing."""
         if not self.scores:
             return {}
         import numpy as np
