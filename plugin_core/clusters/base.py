@@ -20,12 +20,12 @@ from plugin_core.specs.runtime_env import Variables
 class Cluster(Protocol):
     """What the core needs from a cluster. `connect()` may start one; it raises before anything is submitted."""
 
-    #: Seconds after which a run goes on with the next one of several `choices`.
+    #: Seconds after which a run moves on to the next of several `choices`.
     @property
     def after_s(self) -> float | None: ...
 
     def choices(self) -> tuple[Cluster, ...]:
-        """The clusters that a run may be on, in the order in which it tries them: this one, for a single cluster."""
+        """The clusters a run may use, in the order it tries them; a single cluster returns only itself."""
         ...
 
     @property
@@ -33,7 +33,7 @@ class Cluster(Protocol):
 
     @property
     def ship_package(self) -> bool:
-        """Whether each job brings this package along."""
+        """Whether each job ships this package to the cluster."""
         ...
 
     @property
@@ -52,11 +52,12 @@ class Cluster(Protocol):
 
     @property
     def title(self) -> str:
-        """What a person calls it, after "on" or "starting"."""
+        """The cluster's name for people, worded to follow "on" or "starting"."""
         ...
 
     def of_workflow(self, key: str) -> Cluster:
-        """The cluster for this flow run or DAG run, if its steps share one. `key`: unique to it, the same at each retry."""
+        """The cluster for this flow run or DAG run, if its steps share one. `key`: its unique id, stable across
+        retries."""
         ...
 
     def of_run(self, uri: str) -> Cluster:
@@ -68,14 +69,14 @@ class Cluster(Protocol):
         ...
 
     async def end_leftovers(self) -> bool:
-        """End what a cluster of this identity that no longer exists has left running. True proves that nothing is left."""
+        """End whatever a dead cluster with this identity left running. True proves that nothing is left."""
         ...
 
     async def connect(self) -> JobsClient: ...
 
     @property
     def keep_every_s(self) -> float | None:
-        """Seconds between two calls of `keep` by whoever follows a run there; None: none are needed."""
+        """How often, in seconds, whoever follows a run there must call `keep`; None if it need not be called."""
         ...
 
     async def keep(self) -> None:
@@ -91,8 +92,8 @@ class Cluster(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Called when a run goes on elsewhere, or need not come here any more: nothing made for it may stay. Raises one of
-        CLUSTER_ERRORS."""
+        """Called when a run moves to another cluster, or no longer needs this one: remove everything made for it.
+        Raises one of CLUSTER_ERRORS."""
         ...
 
     def driver_command(self) -> list[str]:
@@ -148,11 +149,11 @@ class RayCluster(OutlivesRuns):
 
     `verify`: TLS verification, or a path to a CA file. `cert`: a PEM file with this client's certificate and its key, if
     the address demands one (mutual TLS). `autoscaling`: nodes may be added later, so a step that does not fit now waits
-    instead of being rejected. `env_vars`: variables for every job there, such as credentials of trackers and
-    storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent in
+    instead of being rejected. `env_vars`: variables for every job there, such as credentials for trackers and
+    storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent
     the same way, variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); on the cluster the variable
-    holds the file's path. `ray-train-workflows` must be installed there, except with `ship_package`: then each job brings
-    it, and the cluster needs `ray[default,data,train]` alone.
+    holds the file's path. `ray-train-workflows` must be installed there, except with `ship_package`: then each job
+    ships it, and the cluster needs only `ray[default,data,train]`.
     """
 
     address: str
@@ -199,9 +200,9 @@ class LocalCluster(OutlivesRuns):
     Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it
     advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
     a small machine). `env_vars`, `env_files`: as in RayCluster. `preload`: if this step starts it, on Linux, one process
-    imports torch, pandas and pyarrow, and workers and drivers are copies of it, unless variables are set for them.
-    `full_dashboard`: if this step starts it, its dashboard also has the pages of metrics, events, Ray Train, Ray Data and
-    Serve, which take processes of their own.
+    imports torch, pandas and pyarrow, and workers and drivers are forked from it, unless variables are set for them.
+    `full_dashboard`: if this step starts it, its dashboard also has the pages for metrics, events, Ray Train, Ray Data
+    and Serve, which need extra processes.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None
@@ -249,5 +250,5 @@ class LocalCluster(OutlivesRuns):
     def driver_command(self) -> list[str]:
         from plugin_core.ray_internals import forked
 
-        # without a fork server it becomes what follows
+        # without a fork server, it execs the command that follows
         return [sys.executable, forked.__file__, "-m", "plugin_core.driver"]

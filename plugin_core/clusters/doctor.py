@@ -27,7 +27,7 @@ class Check:
 
 
 def checks(cluster: Cluster, storage: str | None) -> Iterator[Check]:
-    """Yield one finding after another; a failed check says how to fix it."""
+    """Yield the findings one by one; a failed check says how to fix it."""
     yield Check("python", True, platform.python_version())
     yield Check("packages", True, ", ".join(_versions()))
     yield _storage(storage or default_storage_path())

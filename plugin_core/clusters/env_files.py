@@ -41,7 +41,7 @@ def _in_memory(name: str, content: str) -> str | None:
 
 
 def _temporary(content: str) -> str:
-    descriptor, path = tempfile.mkstemp(prefix="raytrain-")  # readable by its owner alone
+    descriptor, path = tempfile.mkstemp(prefix="raytrain-")  # readable only by its owner
     _on_disk.append(Path(path))
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(content)

@@ -1,7 +1,7 @@
 """A fake cluster, to test flows, DAGs and the supervisor without Ray.
 
-`FakeCluster` serves the Jobs API over real HTTP. In place of the driver it plays what the test specifies: succeed with a
-given result, fail, or hang. Everything else (specs, run directory, receipts, decisions) is the real code.
+`FakeCluster` serves the Jobs API over real HTTP. Instead of running a driver, it plays what the test specifies: succeed
+with a given result, fail, or hang. Everything else (specs, run directory, receipts, decisions) is the real code.
 
     with FakeCluster(metrics={"accuracy": 0.97}) as cluster:
         result = run(spec, cluster)
@@ -34,8 +34,8 @@ Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "k
 class FakeCluster(OutlivesRuns):
     """A cluster whose jobs follow `plays` (one per attempt; the last repeats); a context manager.
 
-    "vanish": the job fails without recording an end, as where Ray loses sight of it; "killed": the same, and Ray knows its
-    exit code; "linger": it writes its result but does not exit. `jobs` maps
+    "vanish": the job fails without recording an end, as when Ray loses track of it; "killed": the same, but Ray knows
+    its exit code; "linger": it writes its result but does not exit. `jobs` maps
     submission id to status, in order of submission; `token` is required in every request; `answering=False` makes the API
     return 500. `runtime_envs`: those of the submitted jobs; `packages`: the uploads, by name.
     """
@@ -88,7 +88,7 @@ class FakeCluster(OutlivesRuns):
     # ---- the server
 
     async def _serve(self) -> None:
-        app = web.Application(middlewares=[self._gate], client_max_size=100 * 2**20)  # as Ray
+        app = web.Application(middlewares=[self._gate], client_max_size=100 * 2**20)  # like Ray's
         app.router.add_get("/api/version", self._version)
         app.router.add_post("/api/authenticate", self._authenticate)
         app.router.add_get("/api/v0/nodes", self._nodes)
@@ -187,7 +187,7 @@ class FakeCluster(OutlivesRuns):
             return "FAILED"
         if play in ("succeed", "linger"):
             spec, run = rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)
-            if spec.kind == "tune":  # another search may go on from it
+            if spec.kind == "tune":  # another search may continue from it
                 trial = {**self.metrics, "run": "trial-fake", "status": "finished", "config": {}}
                 rundir.location.child(TABLE).write(json.dumps([trial]).encode())
             rundir.write_result(step_kind(spec.kind).result.played(spec, run, self.metrics))

@@ -1,4 +1,4 @@
-"""Several clusters for one run, in the order of preference: cheap spot nodes first, say, then on-demand ones."""
+"""Several clusters for one run, in order of preference: for example, cheap spot nodes first, then on-demand ones."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from plugin_core.clusters.options import check_options
 from plugin_core.errors import SpecError
 from plugin_core.specs.fields import Seconds
 
-#: The most clusters in a list.
+#: The maximum number of clusters in a list.
 MOST = 8
 
 
 @dataclass(frozen=True)
 class FallbackCluster:
-    """A run is on the first of these clusters, and moves on to the next one, from its last checkpoint, when
+    """A run starts on the first of these clusters, and moves on to the next one, from its last checkpoint, when
 
-    * the cluster cannot be reached or started, or has too little for the step,
-    * it starts, or waits in a queue, for longer than `after_s` seconds,
+    * the cluster cannot be reached or started, or is too small for the step,
+    * it has been starting, or waiting in a queue, for more than `after_s` seconds,
     * the step gets no resources there for `after_s` seconds (or `limits.scheduling_timeout_s`, if that is less),
     * the cluster that ran it is gone, or does not answer for `after_s` seconds (or `limits.unreachable_timeout_s`) while
-      the driver's heartbeat is silent.
+      the driver sends no heartbeat.
 
-    An attempt begins on the next cluster only when the one before is known to be over, or is fenced. A cluster made for the
-    run is deleted when the run leaves it, whatever its `on_failure` says. A run never goes back in the list, and its last
-    cluster is as if it were the only one. All of them must reach the run directory.
+    An attempt begins on the next cluster only when the previous attempt is known to be over, or is fenced. A cluster
+    made for the run is deleted when the run leaves it, whatever its `on_failure` says. A run never goes back to an
+    earlier cluster, and treats the last one as if it were the only one. Every cluster must reach the run directory.
     """
 
     clusters: Sequence[Any]
@@ -55,7 +55,7 @@ class FallbackCluster:
                 first = identities.index(identity)
                 raise SpecError(f"clusters[{number}]: got the same cluster as clusters[{first}]; expected another one")
 
-    # ---- of all
+    # ---- from all clusters
 
     def choices(self) -> tuple[Cluster, ...]:
         return tuple(self.clusters)
@@ -102,7 +102,7 @@ class FallbackCluster:
     def reference(self) -> dict[str, Any]:
         return {"clusters": [each.reference() for each in self.clusters], "after_s": self.after_s}
 
-    # ---- of the first, for those who ask one cluster only
+    # ---- from the first, for callers that expect a single cluster
 
     @property
     def _first(self) -> Cluster:

@@ -1,4 +1,4 @@
-"""Finds a cluster again from the `reference` that another process wrote to an artifact."""
+"""Find a cluster from the `reference` that another process wrote to an artifact."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_cluster(reference: dict[str, Any]) -> Cluster:
 
 
 def find_fallback(reference: dict[str, Any], find: Callable[[dict[str, Any]], Cluster]) -> FallbackCluster:
-    """The clusters of a list in an artifact; `find` finds each. Raises SpecError."""
+    """The fallback cluster for a list of references in an artifact; `find` resolves each one. Raises SpecError."""
     given = reference["clusters"]
     if not isinstance(given, list) or not all(isinstance(each, dict) and "clusters" not in each for each in given):
         raise SpecError("clusters: got something else than a list of references in an artifact; expected one")

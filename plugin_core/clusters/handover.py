@@ -1,9 +1,9 @@
 """Pass a cluster's `env_vars` and `env_files` to a job without exposing them in Ray's logs, job lists or `ps`.
 
-Ray prints a job's `runtime_env.env_vars` in several places. So only a name is passed there; the values go as bytes into the
-key-value store of the cluster's head, over the same authenticated API (`JobsClient.hand_over`). The driver reads them
-before it touches storage, and each worker process reads them when it starts (`takeover`). They are deleted when the driver
-exits; if it was killed, Ray deletes them once nobody has renewed them for `KEPT_S`.
+Ray prints a job's `runtime_env.env_vars` in several places, so only a name is passed there. The values go as bytes into
+the key-value store on the cluster's head, over the same authenticated API (`JobsClient.hand_over`). The driver reads
+them before it touches storage, and each worker process reads them when it starts (`takeover`). They are deleted when
+the driver exits; if it was killed, Ray deletes them once nobody has renewed them for `KEPT_S`.
 """
 
 from __future__ import annotations

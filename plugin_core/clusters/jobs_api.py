@@ -1,7 +1,8 @@
 """A small asynchronous client for Ray's Jobs API (REST, through aiohttp), with what a supervisor needs.
 
-Ray's responses are translated only here: no response raises ClusterUnreachableError, a rejection ClusterRefusedError. Ray's
-own client is synchronous and imports Ray; it is used only to upload local `runtime_env` folders.
+Ray's responses are translated only here: a missing response raises ClusterUnreachableError, a rejection
+ClusterRefusedError. Ray's own client is synchronous and imports Ray; it is used only to upload local `runtime_env`
+folders.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job in the Jobs API. `status`: Ray's status. `driver_id`: Ray's id of its driver (a job in Ray's other sense).
+    """A job in the Jobs API. `status`: Ray's status. `driver_id`: Ray's id for its driver (which Ray also calls a job).
     `node_id`: the node that has its log."""
 
     submission_id: str
@@ -132,7 +133,7 @@ class JobsClient:
         """Store bytes on the cluster's head under a name (see `handover`). Repeating the call renews Ray's retention."""
         path = f"/api/packages/gcs/{name}"
         try:
-            # the GET makes Ray schedule a deletion of the data stored under the name by then
+            # the GET makes Ray schedule the deletion of whatever is stored under the name at that point
             await self._request("GET", path)
         except ApiError as exc:
             if exc.status != 404:
@@ -140,7 +141,8 @@ class JobsClient:
             await self._request("PUT", path, data=data)
 
     async def browser_cookie(self) -> str:
-        """The `Set-Cookie` header with which Ray's dashboard lets a browser in: as secret as the token, which it holds."""
+        """The `Set-Cookie` header that lets a browser into Ray's dashboard. As secret as the token, which it
+        contains."""
         with self._our_errors():
             async with self._opened.post(f"{self.address}/api/authenticate", allow_redirects=False) as response:
                 await self._check(response)
@@ -160,8 +162,8 @@ class JobsClient:
         return [_job(data) for data in await self._request("GET", "/api/jobs/")]
 
     async def has_live_actors(self, job: JobInfo) -> bool:
-        """Whether an actor of the job's driver is alive, except detached ones, which Ray itself shares. False for a job
-        that never had a driver."""
+        """Whether any actor of the job's driver is alive. Detached actors do not count: Ray itself shares them. False
+        for a job that never had a driver."""
         if not job.driver_id:
             return False
         query = {"job_id": ("=", job.driver_id), "state": ("!=", "DEAD")}
@@ -172,7 +174,7 @@ class JobsClient:
         return any(not actor.get("is_detached") for actor in answer["data"]["result"]["result"])
 
     async def stop(self, submission_id: str) -> None:
-        """Request that a job stops; a no-op if it has ended or is unknown."""
+        """Ask a job to stop; a no-op if it has ended or is unknown."""
         try:
             await self._request("POST", f"/api/jobs/{quote(submission_id, safe='')}/stop")
         except ApiError as exc:

@@ -57,20 +57,20 @@ class KubeRayCluster:
     """One RayCluster resource per run. `name` is the prefix of the resources' names.
 
     `manifest`: a RayCluster manifest (a mapping, or a YAML file's path), or `settings` for a simple one. `kubeconfig`,
-    `context`: which Kubernetes (default: the pod's service account, then the usual kubeconfig).
+    `context`: which Kubernetes cluster (default: the pod's service account, then the usual kubeconfig).
 
-    `on_success`, `on_failure`: "delete" or "keep" the cluster when the run ends. After `ttl_s` seconds the next run in the
-    same namespace deletes a kept cluster (None: never). A retry reuses a kept cluster.
+    `on_success`, `on_failure`: "delete" or "keep" the cluster when the run ends. After `ttl_s` seconds, the next run in
+    the same namespace deletes a kept cluster (None: never). A retry reuses a kept cluster.
 
-    `queue`: a LocalQueue of Kueue in the namespace. The cluster waits there until Kueue admits it, however long; the log
-    says so, with its position if Kueue tells it, and the time does not count. Kueue does not admit clusters with Ray's
-    autoscaler, so one made from `settings` has all its workers at once. A cluster that Kueue suspends is waited for too,
-    and the run goes on from its checkpoint.
+    `queue`: a Kueue LocalQueue in the namespace. The cluster waits there until Kueue admits it, however long it takes;
+    the log says so, with its position if Kueue reports it, and the wait does not count towards timeouts. Kueue does not
+    admit clusters with Ray's autoscaler, so one made from `settings` has all its workers at once. If Kueue suspends the
+    cluster later, the run waits for it again, and resumes from its checkpoint.
 
-    `share`: with "workflow" all steps of a flow run or DAG run are on one cluster. Each holds a lease on it, which whoever
-    follows the step renews; it ends `lease_s` seconds after everybody died who did. A cluster without leases is deleted at
-    the end of the flow run or DAG run, or by the next run in the same namespace once `linger_s` seconds have passed, in
-    which the next step may begin. `on_success`, `on_failure` and `ttl_s` have no meaning then.
+    `share`: with "workflow", all steps of a flow run or DAG run share one cluster. Each holds a lease on it, renewed by
+    whoever follows the step; it expires after `lease_s` seconds without renewal. A cluster without leases is deleted at
+    the end of the flow run or DAG run, or by the next run in the same namespace after `linger_s` seconds, in which the
+    next step may begin. `on_success`, `on_failure` and `ttl_s` are ignored then.
 
     `start_timeout_s`: seconds for the head to become ready; on timeout the error contains Kubernetes' status and the end of
     the head's log. `address`: the dashboard's URL as seen from this process, with {name} and {namespace}; default: the head
@@ -197,7 +197,7 @@ class KubeRayCluster:
             await asyncio.sleep(POLL_S)
 
     async def _takes_up(self, found: dict[str, Any]) -> bool:
-        """Take it over, which is done already if the run does not share it and nobody has scheduled its deletion."""
+        """Take the cluster over. Nothing to do if the run does not share it and its deletion is not scheduled."""
         if not self.workflow and leases.DELETE_AFTER not in state.annotations_of(found):
             return True
         return await self._ask(self._take_up)
@@ -225,7 +225,7 @@ class KubeRayCluster:
     async def release(self, succeeded: bool) -> None:
         """After the run: delete the cluster, or schedule its deletion. Raises one of CLUSTER_ERRORS."""
         ends = (self.on_success if succeeded else self.on_failure) == "delete"
-        # one in a queue has nothing to look at, and would be admitted one day with nobody to use it
+        # a queued cluster has nothing to inspect, and would be admitted some day with nobody to use it
         if self.workflow or ends or await self._ask(lambda kubernetes: kueue.is_suspended(kubernetes.get(self.name))):
             await self.leave()
         elif self.ttl_s is not None:
@@ -243,7 +243,7 @@ class KubeRayCluster:
     # ---- how
 
     async def _ask(self, do: Callable[[Kubernetes], T]) -> T:
-        """Run `do` in a thread: the client blocks, also while it is imported and created."""
+        """Run `do` in a thread: the client blocks, even while it is imported and created."""
         return await in_thread(lambda: do(Kubernetes(self.namespace, self.kubeconfig, self.context)))
 
     def _url(self, name: str | None = None) -> str:
@@ -305,7 +305,7 @@ class KubeRayCluster:
         return JobsClient(self._url(name), token, self.headers, self.verify)
 
     async def sweep(self) -> list[str]:
-        """Delete our clusters in this namespace whose time is over, or that everybody has left; returns their names."""
+        """Delete our clusters in this namespace that are expired or abandoned; returns their names."""
         deleted = []
         for found in await self._ask(lambda kubernetes: kubernetes.list("=".join(MANAGED_BY))):
             name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
@@ -319,7 +319,7 @@ class KubeRayCluster:
         return deleted
 
     async def _is_idle(self, found: dict[str, Any]) -> bool:
-        """Whether no job lives there. One whose orchestrator died goes on, and somebody may come back to it."""
+        """Whether no job is alive there. If its orchestrator died, a job runs on, and somebody may return to it."""
         try:
             async with await self._client(found) as client:
                 return all(job.status in TERMINAL for job in await client.jobs())
@@ -330,7 +330,7 @@ class KubeRayCluster:
             return False
 
     async def _not_started(self, found: dict[str, Any] | None) -> ClusterUnreachableError:
-        """The error for a cluster that did not start, with all that is known. Deletes it if `on_failure` says so."""
+        """The error, with all known details, for a cluster that did not start. Deletes it if `on_failure` says so."""
         said = await self._ask(lambda kubernetes: kubernetes.explain(self.name, found))
         after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
         if self.on_failure == "delete" and self._body() is not None:

@@ -1,4 +1,4 @@
-"""KubeRay clusters from data: a connection's, a block's, or a `reference` that another process wrote."""
+"""Build KubeRay clusters from the data of a connection, a block, or a `reference` that another process wrote."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kuberay_from_json(data: dict[str, Any], **more: Any) -> KubeRayCluster:
 
 def from_reference(data: dict[str, Any]) -> KubeRayCluster:
     """The cluster of a `reference` read from an artifact: found by name, never created. Raises SpecError unless this
-    installation allows its address and its kubeconfig, which may run commands."""
+    installation allows its address and its kubeconfig (a kubeconfig may run commands)."""
     cluster = kuberay_from_json({name: value for name, value in data.items() if name in FOUND_BY})
     if cluster.address != KubeRayCluster.address and not is_known_cluster(cluster.address):
         raise SpecError(

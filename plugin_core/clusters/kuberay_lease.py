@@ -1,8 +1,9 @@
-"""Leases of runs on a cluster that they share: annotations of the RayCluster, each with the moment when it ends.
+"""Leases that runs hold on a shared cluster: annotations of the RayCluster, each with its expiry time.
 
-Whoever follows a run renews its lease, and gives it back when the run is over. So a cluster is needed as long as one lease
-has not ended. A lease that has ended tells that everybody died who followed the run: its job may live, so it stays until
-somebody comes back to the run, or until the next run in the namespace sees that no job lives and deletes the cluster.
+Whoever follows a run renews its lease, and gives it back when the run is over. So a cluster is needed as long as any
+lease has not expired. An expired lease means that everybody who followed the run died. Its job may still be alive, so
+the lease stays until somebody comes back to the run, or until the next run in the namespace finds no live job and
+deletes the cluster.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def in_seconds(seconds: float) -> str:
 
 
 def taken(annotations: Mapping[str, str], run_uri: str, lease_s: float) -> Annotations:
-    """The annotations once the run has, or has renewed, its lease."""
+    """The annotations after the run takes or renews its lease."""
     kept = {name: value for name, value in annotations.items() if name != DELETE_AFTER}
     return {**kept, lease_of(run_uri): in_seconds(lease_s)}
 
 
 def given_back(annotations: Mapping[str, str], run_uri: str, linger_s: float) -> Annotations:
-    """The annotations once the run has given back its lease: when nobody takes another one, the cluster may be deleted
+    """The annotations after the run gives back its lease. Unless somebody takes another one, the cluster may be deleted
     after `linger_s`."""
     kept = {name: value for name, value in annotations.items() if name != lease_of(run_uri)}
     return {**kept, DELETE_AFTER: in_seconds(linger_s)}
@@ -45,13 +46,13 @@ def is_needed(annotations: Mapping[str, str]) -> bool:
 
 
 def is_over(annotations: Mapping[str, str]) -> bool:
-    """Whether anybody may delete the cluster: its time has come, and every run there is over."""
+    """Whether anybody may delete the cluster: its deletion is due, and every run there is over."""
     moment = annotations.get(DELETE_AFTER)
     return not _leases(annotations) and moment is not None and _is_past(moment)
 
 
 def is_abandoned(annotations: Mapping[str, str]) -> bool:
-    """Whether everybody died who followed the runs that are not over. Their jobs may live."""
+    """Whether everybody who followed the unfinished runs died. Their jobs may still be alive."""
     moment = annotations.get(DELETE_AFTER)
     return bool(_leases(annotations)) and not is_needed(annotations) and (moment is None or _is_past(moment))
 
@@ -61,7 +62,7 @@ def _leases(annotations: Mapping[str, str]) -> list[str]:
 
 
 def _is_past(moment: str) -> bool:
-    """Whether a moment is past; one that nobody can read, which anybody may have written, never is."""
+    """Whether a moment is past. An unreadable value never is: anybody may have written it."""
     try:
         return datetime.fromisoformat(moment) < datetime.now(UTC)
     except (ValueError, TypeError):  # TypeError: without a time zone

@@ -17,9 +17,9 @@ class KubeRaySettings:
     """A RayCluster without a manifest: one head, and `workers` identical worker pods.
 
     `image` must contain Ray, `ray-train-workflows` and the training's imports. `cpus`, `gpus`, `memory`: per worker pod;
-    memory in Kubernetes' units. `env_from_secret`: a Secret whose keys become environment variables of each container
-    (credentials of storage and trackers). Ray's autoscaler scales the worker pods between 0 and `workers`, so an abandoned
-    idle cluster holds no GPU.
+    memory in Kubernetes' units. `env_from_secret`: a Secret whose keys become environment variables in each container
+    (credentials for storage and trackers). Ray's autoscaler scales the worker pods between 0 and `workers`, so an
+    abandoned idle cluster holds no GPU.
     """
 
     image: Word
@@ -37,7 +37,7 @@ class KubeRaySettings:
         check_options(self)
 
     def manifest(self) -> dict[str, Any]:
-        ray = version("ray")  # None where it is not installed; the field is optional
+        ray = version("ray")  # None if it is not installed; the field is optional
         workers = {
             "groupName": "workers",
             "replicas": self.workers,

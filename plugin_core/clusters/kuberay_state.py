@@ -1,4 +1,4 @@
-"""What a RayCluster resource of Kubernetes says about itself."""
+"""Read the state of a RayCluster resource from its metadata and status."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, Spe
 from plugin_core.specs.extras import require
 
 GROUP, VERSION, PLURAL = "ray.io", "v1", "rayclusters"
-#: Kueue's API for what waits.
+#: Kueue's API for pending workloads.
 VISIBILITY = "visibility.kueue.x-k8s.io"
 #: Seconds to connect, and to read a response.
 TIMEOUT_S = (10, 30)
@@ -48,7 +48,7 @@ class Kubernetes:
     def _use(self, api: Any) -> None:
         from kubernetes import client
 
-        # the client has no method for a resource of a resource; names have no slashes
+        # the client has no method for a custom resource's subresources; names contain no slashes
         api.configuration.safe_chars_for_path_param = "/"
         self._objects, self._core = client.CustomObjectsApi(api), client.CoreV1Api(api)
 
@@ -106,7 +106,7 @@ class Kubernetes:
                     raise
 
     def annotate(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> dict[str, Any] | None:
-        """Replace a cluster's annotations by what `change` makes of them; returns the cluster, or None if it is gone.
+        """Replace a cluster's annotations with `change`'s result; returns the cluster, or None if it is gone.
 
         Read and replaced rather than patched: the client's patch type depends on its version.
         """
@@ -124,12 +124,12 @@ class Kubernetes:
                     )
                     return replaced
                 except ApiException as exc:
-                    if exc.status != 409:  # it has changed since it was read
+                    if exc.status != 409:  # 409: it has changed since it was read
                         raise
         return None
 
     def delete(self, name: str, version: str | None = None) -> None:
-        """Delete a cluster, its pods first, if it exists; only this `version`, if given."""
+        """Delete a cluster, its pods first, if it exists; with `version`, only if that is its current version."""
         from kubernetes.client import ApiException, V1DeleteOptions, V1Preconditions
 
         only = V1Preconditions(resource_version=version) if version else None
@@ -144,7 +144,7 @@ class Kubernetes:
                     raise
 
     def pending_workloads(self, queue: str) -> Sequence[dict[str, Any]]:
-        """The workloads that wait in a LocalQueue of Kueue, by its visibility API."""
+        """The workloads pending in a Kueue LocalQueue, from its visibility API."""
         with self._translated(f"list the pending workloads of localqueues/{queue}"):
             answer = self._objects.list_namespaced_custom_object(
                 VISIBILITY, "v1beta1", self.namespace, f"localqueues/{queue}/pendingworkloads", _request_timeout=TIMEOUT_S

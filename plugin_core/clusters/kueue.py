@@ -1,4 +1,4 @@
-"""RayClusters in a queue of Kueue, which suspends each until it admits it, and again when it preempts it."""
+"""RayClusters in a Kueue queue. Kueue suspends each one until it admits it, and again when it preempts it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ QUEUE, ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 
 
 def queued(spec: Mapping[str, Any], metadata: dict[str, Any], queue: str, fixed: bool) -> dict[str, Any]:
-    """A RayCluster's spec for a queue, which its `metadata` names then. `fixed`: make it one without Ray's autoscaler; else
-    SpecError is raised for one that has it, which Kueue does not admit."""
+    """A RayCluster's spec for a queue; also adds the queue's label to `metadata`. `fixed`: turn Ray's autoscaler off.
+    Otherwise raises SpecError if it is on, because Kueue does not admit such a cluster."""
     metadata["labels"][QUEUE] = queue
     if spec.get("enableInTreeAutoscaling") and not fixed and (metadata.get("annotations") or {}).get(ELASTIC) != "true":
         raise SpecError(

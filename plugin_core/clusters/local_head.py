@@ -36,8 +36,8 @@ from plugin_core.storage.stored_files import parse
 T = TypeVar("T")
 
 START_TIMEOUT_S = 120.0
-#: What Ray says when its raylet has not registered within 30 s, which are fixed (`ray._private.node`). A busy machine takes
-#: longer the first time, when nothing of Ray is in memory yet.
+#: Ray's message when its raylet has not registered within 30 s, a fixed limit (`ray._private.node`). A busy machine
+#: takes longer the first time, when none of Ray's files are in memory yet.
 RAYLET_IS_LATE = "node timed out during startup"
 MARK = "RAYTRAIN_LOCAL_HEAD"
 #: The prefix of a head's temporary folder.
@@ -68,7 +68,7 @@ class Head:
 
 
 class Left(TypedDict):
-    """The part of a head's state that is needed to end it; all there is while the head is starting."""
+    """The part of a head's state needed to end it; nothing else exists while the head is starting."""
 
     mark: str
     keeper_pid: int
@@ -96,7 +96,7 @@ def host_of(identity: str) -> str:
 
 
 def how_to_open(identity: str, run: str) -> str:
-    """What to type to see the page of a run's job, which asks for the head's token; "" on another kind of cluster."""
+    """How to open the page of a run's job, which asks for the head's token; "" for another kind of cluster."""
     return f"`raytrain cluster open {shlex.quote(run)}` opens its page" if host_of(identity) else ""
 
 
@@ -136,8 +136,8 @@ def current() -> Head | None:
 
 
 def _read(kind: type[T], file: Path) -> T:
-    """Read one of the head's files. It must be our own, because it says where our token is sent and what is ended and
-    deleted. Raises StorageError if it is damaged."""
+    """Read one of the head's files. It must belong to us, because it decides where our token is sent and what is ended
+    and deleted. Raises StorageError if it is damaged."""
     check_private(file.parent)
     check_private(file)
     return parse(kind, file.read_bytes(), f"{file} (delete it if no head is running)")
@@ -151,7 +151,7 @@ def ensure(
     full_dashboard: bool = False,
 ) -> Head:
     """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails, SpecError
-    where Ray is not installed."""
+    if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise SpecError(
             "cluster: got the embedded Ray head, and Ray is not installed here; pip install 'ray[default,data,train]', or"
@@ -182,7 +182,7 @@ def stop() -> bool:
 
 
 def end_leftovers() -> None:
-    """End all processes of a head whose keeper is dead. If another head runs, `ensure` did that before it started it."""
+    """End all processes of a head whose keeper is dead. If another head is running, `ensure` already did that."""
     folder = state_dir()
     if current() is None:
         with FileLock(folder / "lock"):
@@ -250,7 +250,7 @@ def _clear_stale(folder: Path) -> None:
 
 def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
     """The processes with this mark. Ray's agents overwrite their environment, including the mark, with their title (and
-    outlive their raylet by minutes): those are recognised by the session that they were started in."""
+    outlive their raylet by minutes), so they are recognised by the session they were started in."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -266,7 +266,7 @@ def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
 
 
 def end_head(mark: str, *sessions: int) -> None:
-    """End all processes of a head, including any that they start meanwhile."""
+    """End all processes of a head, including any that they start in the meantime."""
     for _ in range(5):
         if left := marked_processes(mark, *sessions):
             end_processes(left, GRACE_S)

@@ -38,15 +38,15 @@ from plugin_core.ray_internals.forked import FEW_PAGES, SOCKET
 #: Lower ports belong to well-known services; 10001 is Ray's.
 LOWEST_PORT = 11_000
 RAY = "ray.scripts.scripts"
-#: The same, with what the environment says: a fork server, which starts the workers; few pages of the dashboard.
+#: The same, plus what the environment asks for: a fork server that starts the workers, a dashboard with few pages.
 FORKING_RAY = "plugin_core.ray_internals.start_head"
 #: the head is on loopback: ignore the environment's proxies
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that are currently unused. The kernel gives none of them to an outgoing connection, so they
-    are still free for a server that takes seconds to start."""
+    """Distinct loopback ports that are currently unused. The kernel never gives them to outgoing connections, so they
+    stay free for a server that takes seconds to start."""
     ports = random.sample(range(LOWEST_PORT, _first_ephemeral_port()), 100 * count)
     found: list[int] = []
     for port in ports:
@@ -84,8 +84,8 @@ def ray_head_command(
     executable: str = sys.executable,
     module: str = RAY,
 ) -> list[str]:
-    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports. `module`: what
-    runs it."""
+    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports. `module`:
+    the module that runs it."""
     names = (
         "port",
         "dashboard-port",
@@ -106,8 +106,8 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
     return {
         # milliseconds between the dashboard's measurements of all processes, which are expensive on a small machine
         "REPORTER_UPDATE_INTERVAL_MS": "20000",
-        # from so many log files on, Ray looks for new ones every 0.5 s; with fewer ten times a second, most of what its log
-        # monitor does
+        # with at least this many log files, Ray looks for new ones every 0.5 s; with fewer, ten times a second, which
+        # is most of its log monitor's work
         "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",
         **{key: value for key, value in os.environ.items() if not key.startswith("RAY_")},
         # prestarted workers have no runtime environment, but all our jobs do, so they would never be used
@@ -126,8 +126,8 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
 
 
 def knows_itself(temp_dir: str, ports: list[int]) -> bool:
-    """Whether a head has written its address into its folder, the last thing it does. Until then, where another Ray head
-    is on the machine, Ray sends a job's driver to that one."""
+    """Whether a head has written its address into its folder, the last step of its start. Until then, if another Ray
+    head is on the machine, Ray sends a job's driver to that one."""
     try:
         return Path(temp_dir, "ray_current_cluster").read_text().endswith(f":{ports[0]}")
     except OSError:
@@ -196,7 +196,7 @@ def keep(
             # the lock prevents `ensure` from returning this head at the same time
             with FileLock(folder / "lock"):
                 if used.ago_s() > idle_timeout_s:
-                    # if this process is killed now, others still find what to end
+                    # if this process is killed now, others can still find what to end
                     os.replace(folder / "state.json", folder / "starting.json")
                     stop.set()
         stop.wait(min(2.0, idle_timeout_s / 2))
@@ -210,7 +210,7 @@ def keep(
 
 
 class _Used:
-    """How long ago a file was touched, by the monotonic clock: since a change of its mtime was seen."""
+    """How long ago a file was touched, by the monotonic clock: the time since its mtime was last seen to change."""
 
     def __init__(self, file: Path):
         self._file = file

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from plugin_core.clusters import env_files
 
-#: A job's variables that name its hand-over, and the user's own worker hook.
+#: A job's variables for the name of its hand-over, and for the user's own worker hook.
 VARIABLE, USERS_HOOK = "RAYTRAIN_HANDOVER", "RAYTRAIN_WORKER_HOOK"
 
 
-#: Seconds for which Ray keeps an unrenewed hand-over (its default for Jobs API uploads), and between renewals.
+#: Seconds that Ray keeps an unrenewed hand-over (its default for Jobs API uploads), and seconds between renewals.
 KEPT_S, RENEW_S = 600, 240.0
 
 

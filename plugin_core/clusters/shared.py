@@ -1,5 +1,5 @@
-"""Starts and ends a cluster that the steps of a workflow share, where a workflow wants a task for each. No step needs them:
-the first one starts the cluster, and the end of the workflow ends it."""
+"""Start and end a cluster that a workflow's steps share, for workflows that want a task for each of these. Both are
+optional: otherwise the first step starts the cluster, and the end of the workflow ends it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Callable
 from plugin_core.clusters.base import Cluster
 from plugin_core.errors import ClusterQueuedError, SpecError
 
-#: Seconds between two looks at a cluster in a queue.
+#: Seconds between two checks of a queued cluster.
 QUEUE_POLL_S = 5.0
-#: Who holds the lease meanwhile, where a step has the URI of its run.
+#: The holder of the lease during set-up; a step would use the URI of its run.
 _HOLDER = "set-up"
 
 
 async def start_shared(cluster: Cluster, tell: Callable[[str], None]) -> str:
-    """Create the cluster, unless it exists, and wait until its head is ready, in a queue however long; returns its title.
-    Nobody holds it then: unless a step begins there within its `linger_s`, any later run may delete it.
+    """Create the cluster, unless it exists, and wait until its head is ready, however long it is queued; returns its
+    title. Nobody holds a lease on it afterwards: unless a step begins there within `linger_s`, any later run may delete
+    it.
 
     Raises SpecError for a cluster that steps do not share, or one of CLUSTER_ERRORS.
     """
@@ -39,7 +40,7 @@ async def start_shared(cluster: Cluster, tell: Callable[[str], None]) -> str:
 
 
 async def end_shared(cluster: Cluster) -> None:
-    """Delete the cluster, unless a step is still there. Raises as `start_shared`."""
+    """Delete the cluster, unless a step is still there. Raises the same errors as `start_shared`."""
     await _shared(cluster).end_workflow()
 
 

@@ -15,7 +15,7 @@
         ├── UserCodeError         the user's function raised; retried only if `failure_policy` says so
         │   └── NanLossError      a reported loss is not finite, and `failure_policy` watches it
         ├── InfrastructureError   a process, node or connection was lost; retryable
-        │   ├── HangError         the training stood still
+        │   ├── HangError         the training made no progress
         │   └── DamagedCheckpointError  the checkpoint that the workers resume from does not match its manifest
         ├── StorageFullError      no space left; the last complete checkpoint is kept
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` expired
@@ -26,7 +26,7 @@
         └── FencedError           a later attempt owns the run
 
 Each class defines whether the engine should retry (`retryable`), the exit code of the driver and the CLI (`exit_code`),
-and the outcome recorded for the attempt (`outcome`). Whoever raises an error words it; nothing here knows of runs.
+and the outcome recorded for the attempt (`outcome`). Whoever raises an error words it; nothing here knows about runs.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ EXIT_NOT_HANDED_OVER = 19
 #: The outcome of an attempt whose driver received SIGTERM. The supervisor uses the job's status in Ray to tell a stopped
 #: job from a lost node.
 TERMINATED = "terminated"
-#: The cause of a StepTimeoutError for resources that did not come in time: they may come on another cluster.
+#: The cause of a StepTimeoutError for resources that were not available in time: another cluster may have them.
 NO_RESOURCES = "no_resources"
 #: The outcome of an attempt whose job the cluster rejected: nothing ran, and a different spec may still use the run's name.
 REFUSED = "refused"

@@ -1,4 +1,4 @@
-"""What caused a failure, by the exception that shows it: one of the causes that a `failure_policy` has rules for."""
+"""Find a failure's cause from its exceptions: one of the causes that a `failure_policy` has rules for."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import re
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.errors.classify import classify, is_broken_hardware, is_infrastructure, unwrapped
 
-#: What Ray says of a process that is gone → the cause.
+#: Ray's message about a process that is gone → the cause.
 _LOSSES = (
     (re.compile(r"running low on memory|OutOfMemoryError"), "host_oom"),
     (re.compile(r"preempt", re.IGNORECASE), "preempted"),
     (re.compile(r"node has died|node died|node was dead|owner's node"), "node_lost"),
     (re.compile(r"connection error code 2|unexpected system error|actor died unexpectedly|is unavailable"), "worker_lost"),
 )
-#: Exception classes of the frameworks for a GPU without memory, and their texts where the class says nothing.
+#: The frameworks' messages for a GPU that is out of memory, where the class does not tell, and the classes that do.
 _GPU_OOM = re.compile(
     r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|"
     r"RESOURCE_EXHAUSTED: (Out of memory|Failed to allocate)|OOM when allocating tensor|"
     r"bad_alloc: (out_of_memory: )?(CUDA|cuda)"
 )
 _GPU_OOM_TYPES = {("torch", "OutOfMemoryError")}
-#: The cause that explains most first: killing one worker breaks the connections of the others.
+#: The most explanatory cause first: killing one worker breaks the connections of the others.
 _EXPLAINS = (
     "hang",
     "bad_node",
@@ -35,7 +35,7 @@ _EXPLAINS = (
 
 
 def cause_of(error: BaseException) -> tuple[str, int | None]:
-    """The cause of a failure, and the rank that shows it (None: no rank does). Of several workers' exceptions, the one
+    """The cause of a failure, and the rank that shows it (None: no rank does). If several workers raised, the exception
     that explains the others decides."""
     known = "hang" if type(error).__name__ == "NCCLHangError" else _own_cause(classify(error))
     found = {rank: _cause(each) for rank, each in unwrapped(error).items()}
@@ -51,7 +51,7 @@ def _own_cause(error: RayTrainWorkflowsError) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The cause that one worker's exception shows; "" if it is no cause by itself."""
+    """The cause that one worker's exception shows; "" if it shows none by itself."""
     if isinstance(error, RayTrainWorkflowsError):
         return _own_cause(error)
     if is_broken_hardware(error):
@@ -62,7 +62,7 @@ def _cause(error: BaseException) -> str:
 
 
 def loss(error: BaseException) -> str:
-    """What became of a process that is gone: a cause; "" if the exception does not say."""
+    """The cause of a process's loss; "" if the exception does not say."""
     if getattr(getattr(error, "health_check_failure", error), "preempted", False):
         return "preempted"
     said = f"{type(error).__name__}: {error}"

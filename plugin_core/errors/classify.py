@@ -48,7 +48,7 @@ _LOST = {
 #: Package ("" for a plain RuntimeError or OSError) → pattern of its messages for a lost peer, connection or service.
 _SAYS = {
     "": r"gloo/(transport|rendezvous)/|^NCCL error|^When [^:]+: AWS Error|google::cloud::Status\((UNAVAILABLE|INTERNAL)|"
-    # what torch says in the process that reads from a killed worker
+    # torch's message in the process that reads from a killed worker
     r"^DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed by signal: (Killed|Terminated)|exited unexpectedly)",
     "xgboost": r"/collective/|\[tracker\]|\brabit\b",
     # Ray asks for a free port, which another process may take before LightGBM binds it
@@ -74,7 +74,7 @@ _LOST_NUMBERS = {
 }
 #: Transient service errors, by HTTP status or by the service's error code.
 _BUSY_STATUS, _BUSY_CODES = 429, {"SlowDown", "Throttling", "ThrottlingException", "RequestTimeout", "InternalError"}
-#: What drivers and libraries say of a broken GPU: no mistake of the code, and a restart may find a better one.
+#: Messages of drivers and libraries about a broken GPU: not a bug in the code, and a restart may get a healthy one.
 _BROKEN = re.compile(r"uncorrectable (NVLink|ECC) error|has fallen off the bus|\bGPU is lost\b")
 _FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
@@ -118,7 +118,7 @@ def unwrapped(error: BaseException) -> dict[Any, BaseException]:
 
 
 class _CreationError(Exception):
-    """An exception from a user class's `__init__` in an actor, of which Ray keeps only the text."""
+    """An exception from a user class's `__init__` in an actor; Ray keeps only its text."""
 
     def __init__(self, text: str):
         last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -36,8 +36,8 @@ _SHORT.maxstring = _SHORT.maxother = 300
 
 
 def shown(value: Any, field: str = "") -> str:
-    """`repr` with URLs redacted, truncated if it is long, deep or cyclic. The type's name for a value whose `repr` fails (a
-    number of 5,000 digits) and for a field that may be secret."""
+    """`repr` with URLs redacted, truncated if it is long, deep or cyclic. Only the type's name if the value's `repr`
+    fails (an integer of 5,000 digits) or the field may be secret."""
     if is_private(field):
         return f"a value of type {type(value).__name__}"
     try:
@@ -47,7 +47,7 @@ def shown(value: Any, field: str = "") -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str], cutoff: float | None = None) -> str:
-    """ " (did you mean X?)" for the most similar of `names`; "" if none is. `cutoff`: 1 for equal names alone."""
+    """ " (did you mean X?)" for the most similar of `names`; "" if none is. `cutoff`: 1 for equal names only."""
     if cutoff is None:  # in a name of two or three letters, one typo is already a third or half of it
         cutoff = 0.65 if len(name) > 3 else 0.5
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=cutoff)

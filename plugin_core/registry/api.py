@@ -25,7 +25,7 @@ CHAMPION = "champion"
 
 def open_registry(uri: str | None = None) -> Registry:
     """Open the registry at a URI: a folder on our storage (default: `_models/` in the default storage path), "mlflow" (uses
-    MLFLOW_TRACKING_URI), "mlflow:" followed by MLflow's tracking URI, or a plugin's name and what it takes."""
+    MLFLOW_TRACKING_URI), "mlflow:" followed by MLflow's tracking URI, or a plugin's name and what that plugin takes."""
     service, where = registry_service(check_registry(uri)) if uri is not None else ("", default_registry())
     if service == "mlflow":
         from plugin_core.registry.mlflow import MLflowRegistry
@@ -58,7 +58,7 @@ def promote(
     afterwards. Idempotent, so a retry is safe.
 
     A checkpoint that is older than the alias's is not promoted, unless `allow_older`: the alias stays, and `kept` of the
-    returned version says so. A checkpoint is as old as the run that first made it, however often that run is repeated.
+    returned version says so. A checkpoint is as old as the run that first made it, however often that run repeats.
 
     :param result: that of an evaluation, a training or a search (or its JSON), or a checkpoint.
     :param name: the model's name in the registry.
@@ -152,7 +152,8 @@ def _model(result: Any, name: str, dataset: str | None) -> tuple[ModelVersion, E
 
 
 def why_older(champion: ModelVersion, made: float | None) -> str:
-    """Why a checkpoint made at that time would be a step back from the champion; "" if it would not, or that is unknown."""
+    """Why a checkpoint made at that time would be a step back from the champion; "" if it would not be, or if that is
+    unknown."""
     if made is None or champion.made is None or made >= champion.made or not (is_time(made) and is_time(champion.made)):
         return ""
     ours, its = (f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC" for time in (made, champion.made))

@@ -4,7 +4,7 @@
     <root>/NAME/aliases/ALIAS/000001.json       one file per move of the alias; the highest one is current
 
 A move creates the next file only if it is absent. So if two processes saw the same current version, one moves the alias and
-the other gets an error: compare-and-swap on storage without it. The files are also the history that rollback uses.
+the other gets an error: compare-and-swap on storage that has none. The files are also the history that rollback uses.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from plugin_core.tracking.subject import Subject
 
 @dataclass(frozen=True)
 class Entry:
-    """One report: its `index` (from 1, as if nothing had been killed), the `step` it is logged at, its wall time in
-    seconds, its numbers (NaN for NaN and infinities), and its checkpoint's URI."""
+    """One report: its `index` (from 1, as if no attempt had been killed), the `step` it is logged at, its wall time in
+    seconds, its numeric metrics (NaN for NaN and infinities), and its checkpoint's URI."""
 
     index: int
     step: int

@@ -1,4 +1,4 @@
-"""Feeds the journal to one tracker: in order, each report once, in its own thread."""
+"""Feed the journal to one tracker, in a thread of its own: in order, each report once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Feed:
         self._rundir = rundir
         self._reader = JournalReader(rundir)
         self._waiting: list[Entry] = []
-        #: of the last report that was logged, and of the last that was read
+        #: index and step of the last report logged, and index of the last one read
         self._index = self._step = self._read = 0
         self._ending: tuple[str, str] | None = None
         self._last: list[Entry] = []
@@ -117,12 +117,12 @@ class Feed:
         return [f"tracking.{self.name}: some reports are missing{reason}; `raytrain track {self._rundir.uri}` logs them"]
 
     def _turn(self) -> bool:
-        """One look; return True when there is nothing left to do."""
+        """Log what is new; return True when there is nothing left to do."""
         if not self.begun.is_set():
             self._index = self.backend.begin()
             self.begun.set()
             self.tried.set()
-        ending, left = self._ending, self._left  # read first, so that the look includes all reports up to then
+        ending, left = self._ending, self._left  # read first, so that all reports up to then are logged
         while self._waiting or self._take_in():
             self.backend.log(self._waiting[:BATCH])
             del self._waiting[:BATCH]
@@ -139,7 +139,7 @@ class Feed:
         return left
 
     def _take_in(self) -> bool:
-        """Read on; return True if there is something to log. At most a batch, however long the tracker was unreachable."""
+        """Read on; return True if there is something to log. Reads at most a batch, even after a long outage."""
         for line in self._reader:
             entry = self._entry(line) if "report" in line else self._validation(line)
             if entry is not None:
@@ -166,8 +166,9 @@ class Feed:
         return Entry(index, step, line["time"], numbers(line["metrics"]), checkpoint)
 
     def _validation(self, line: dict[str, Any]) -> Entry | None:
-        """A validation's metrics, at the step of the report before it: a tracker may want steps in order. They are logged
-        with that report, or again; what the tracker had before it began here is whole up to its last report."""
+        """A validation's metrics, at the step of the report before it: a tracker may require steps in order. They are
+        logged with that report, or again; what the tracker had before this feed began is complete up to its last
+        one."""
         if line.get("phase") != "validated" or not line["metrics"] or self._read < self._index:
             return None
         found = {**numbers(line["metrics"]), "validation/report": float(line["index"])}

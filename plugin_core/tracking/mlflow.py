@@ -17,7 +17,7 @@ from plugin_core.specs.tracking import MLflow
 from plugin_core.storage.location import Location
 from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 
-#: The tag with the run's progress: the index of the last report it has.
+#: The tag that records the run's progress: the index of the last report it has.
 REPORTS = "raytrain.reports"
 #: The experiment's name if neither spec nor environment sets one.
 EXPERIMENT = "ray-train-workflows"
@@ -138,7 +138,7 @@ class MLflowBackend(Backend):
     def _upload(self, checkpoint: str) -> None:
         place = Location.of(checkpoint)
         if not place.names():
-            return  # deleted meanwhile: the run keeps only its best or latest
+            return  # deleted in the meantime: the run keeps only its best or latest
         with CheckpointRef(uri=checkpoint).as_directory() as folder:
             to = PurePosixPath("checkpoints", place.name)
             for file in sorted(path for path in Path(folder).rglob("*") if path.is_file()):
@@ -161,7 +161,7 @@ class MLflowBackend(Backend):
         }
 
     def other_workers_environment(self) -> dict[str, str]:
-        """A throwaway tracking store; of files, since a database takes seconds to create."""
+        """A throwaway tracking store, made of files because a database takes seconds to create."""
         folder = f"file://{tempfile.gettempdir()}/raytrain-other-ranks-{os.getuid()}"
         return {"MLFLOW_TRACKING_URI": folder, "MLFLOW_ALLOW_FILE_STORE": "true"}
 

@@ -1,4 +1,4 @@
-"""Logs a finished run again from its run directory, to add what a tracker missed while it was unreachable."""
+"""Log a finished run again from its run directory, to add what a tracker missed while it was unreachable."""
 
 from __future__ import annotations
 

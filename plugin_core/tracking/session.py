@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 #: tracker (also its module here, and the extra that installs it) → the package it needs
 PACKAGES = {"mlflow": "mlflow", "wandb": "wandb", "tensorboard": "tensorboard", "comet": "comet_ml"}
 #: Seconds a training waits for its trackers to begin, so that the workers know the tracking run; and seconds its end waits
-#: for a tracker that makes no progress: a few calls to a server that is busy, each of which a client gives up after 10 s
-#: and repeats once.
+#: for a tracker that makes no progress: long enough for a few calls to a busy server, each of which a client abandons
+#: after 10 s and repeats once.
 BEGIN_S, STALL_S = 20.0, 60.0
-#: Seconds a tracker gets to begin where nothing else waits for it: a busy machine may take half a minute to import its
-#: client alone.
+#: Seconds a tracker gets to begin when nothing else waits for it: on a busy machine, just importing its client may take
+#: half a minute.
 PATIENT_S = 300.0
 #: Seconds a tracker gets to record a cancel or a timeout.
 KILLED_S = 3.0

@@ -1,4 +1,4 @@
-"""Copies files that a tracker writes on this machine to `tracking/NAME` in the run directory.
+"""Copy files that a tracker writes on this machine to `tracking/NAME` in the run directory.
 
 Each attempt rewrites them from the whole journal and, once they are uploaded, deletes those of earlier attempts. So storage
 has one run, with every report once.

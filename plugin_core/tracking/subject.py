@@ -27,7 +27,7 @@ _LEFT_OUT = frozenset({"tracking", "limits", "runtime_env", "run_config", "schem
 @dataclass(frozen=True)
 class Subject:
     """`params`: the flattened spec; `tags`: the run's origin; `parent`: the run this one belongs to (for a trial, its
-    search; for an evaluation, the training whose checkpoint it judges)."""
+    search; for an evaluation, the training whose checkpoint it evaluates)."""
 
     rundir: RunDir
     kind: str
