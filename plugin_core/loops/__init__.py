@@ -2,9 +2,9 @@
 own utilities (`prepare_model`, `RayDDPStrategy`, …). What the driver does around a loop is in `driver`.
 
     torch         save and restore the state of a PyTorch loop in a checkpoint
-    sharded       the same with one shard per rank, for FSDP and similar; restored by any number of ranks
+    sharded       the same with one shard per rank, for FSDP and similar; any number of ranks can restore it
     transformers  a Hugging Face Trainer that reports, checkpoints and resumes
-    progress      tells the hang detection that a loop that reports rarely goes on
-    rows          data that a resumed training reads on from the row where it was
+    progress      tells hang detection that a loop that rarely reports is still running
+    rows          data that a resumed training continues to read at the row where it stopped
     upload        reporting, used by all of them
 """

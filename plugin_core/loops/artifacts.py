@@ -31,7 +31,7 @@ class Artifacts:
     """One worker's files, and which of them are stored already."""
 
     def __init__(self, run_uri: str, attempt: int, rank: int, limit_bytes: int):
-        #: made when the loop first asks for it: a killed worker leaves its folder behind
+        #: created only when the loop first asks for it, because a killed worker leaves its folder behind
         self.folder: Path | None = None
         self._place = RunDir.at(run_uri).location.child(FOLDER, f"rank-{rank:03}")
         self._fence = Fence(run_uri, attempt)

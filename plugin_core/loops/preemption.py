@@ -22,8 +22,8 @@ class PreemptionNotice:
         self._seen = False
 
     def came(self) -> bool:
-        """Return True at the first call after a notice. A barrier: every worker must call it equally often. Raises
-        SpecError with a Ray before 2.58, which tells no notice."""
+        """Return True on the first call after a notice. A barrier: every worker must call it the same number of times.
+        Raises SpecError with Ray before 2.58, which gives no notice."""
         import ray.train
 
         if not hasattr(ray.train, "get_preemption_info"):

@@ -1,4 +1,4 @@
-"""Stores a fitted Ray Data preprocessor with the checkpoint of the model trained on its output."""
+"""Store a fitted Ray Data preprocessor with the checkpoint of the model trained on its output."""
 
 from __future__ import annotations
 

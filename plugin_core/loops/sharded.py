@@ -1,4 +1,4 @@
-"""Saves and restores the state of a sharded PyTorch loop (FSDP, tensor parallel); each rank writes its own shard.
+"""Save and restore the state of a sharded PyTorch loop (FSDP, tensor parallel); each rank writes its own shard.
 
 Use `restore` and `report` like those of `plugin_core.loops.torch`. The format is PyTorch's Distributed Checkpoint: any
 number of ranks can read what any other number wrote, so an elastic training continues when it grows or shrinks.

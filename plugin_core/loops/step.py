@@ -1,4 +1,4 @@
-"""For the function or command of a RayJobSpec: save how far it is, so that it goes on from there when it is started again.
+"""For the function or command of a RayJobSpec: save its progress, so that it continues from there after a restart.
 
 from plugin_core.loops import step
 
@@ -18,12 +18,13 @@ from typing import Any
 
 from plugin_core.runs.saved_state import Start
 
-#: Names the step in its process, and in those that it starts itself: JSON of a `Start`.
+#: The variable that identifies the step in its process, and in those that it starts itself: JSON of a `Start`.
 VARIABLE = "RAYTRAIN_STEP"
 
 
 def save(state: Any) -> None:
-    """Replace the step's saved state by `state`, plain JSON data of at most 1 MiB. It is on storage when this returns.
+    """Replace the step's saved state with `state`, plain JSON data of at most 1 MiB. It is on storage when this
+    returns.
 
     Raises UserCodeError for other data, FencedError if the step was started again elsewhere, StorageError, and RuntimeError
     outside the step's own process.
@@ -32,7 +33,7 @@ def save(state: Any) -> None:
 
 
 def load() -> Any:
-    """The state that was saved last, in this attempt or an earlier one; None if there is none. Raises as `save` does."""
+    """The last saved state, from this attempt or an earlier one; None if there is none. Raises what `save` raises."""
     return _here().load()
 
 

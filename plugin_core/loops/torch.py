@@ -1,11 +1,11 @@
-"""Saves and restores the state of a PyTorch loop in two lines:
+"""Save and restore the state of a PyTorch loop in two lines:
 
     start = restore(model, optimizer, scheduler).get("epoch", -1) + 1
     for epoch in range(start, config["epochs"]):
         ...
         report({"epoch": epoch, "loss": loss}, model, optimizer, scheduler)
 
-With checkpoints inside an epoch, give `report` the `rows` too, and begin with `rows.epoch` (see `plugin_core.loops.rows`).
+For checkpoints inside an epoch, also pass `rows` to `report`, and start at `rows.epoch` (see `plugin_core.loops.rows`).
 
 For a model that is replicated on every rank (one process, or DistributedDataParallel). Call `restore` before or after
 `prepare_model`, with the model on its device.
@@ -37,8 +37,8 @@ def report(
     checkpoint: bool = True,
 ) -> None:
     """`ray.train.report` with a checkpoint: rank 0's model, optimizer and scheduler, each rank's RNG state, and the
-    integers in `metrics` as counters (epoch, step). `rows`: their position too; raises SpecError if the ranks' positions
-    differ. `checkpoint=False` reports without one, e.g. between the checkpoints of a long epoch."""
+    integers in `metrics` as counters (epoch, step). `rows`: also their position; raises SpecError if the ranks'
+    positions differ. `checkpoint=False` reports without one, e.g. between the checkpoints of a long epoch."""
     import ray.train
     import torch
 

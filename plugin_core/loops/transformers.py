@@ -1,9 +1,9 @@
-"""Runs a Hugging Face Trainer with reports, checkpoints and resume, in one line:
+"""Run a Hugging Face Trainer with reports, checkpoints and resume, in one line:
 
     train(Trainer(model=model, args=TrainingArguments(...), train_dataset=..., eval_dataset=...))
 
-Ray's `RayTrainReportCallback` uploads a copy of the checkpoint from every rank, and leaves the resume to the loop; here
-each node uploads once, what all its ranks have written.
+Ray's `RayTrainReportCallback` uploads a copy of the checkpoint from every rank, and leaves resuming to the loop; here,
+each node uploads once what all its ranks have written.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORLD = "world.json"
 
 
 def train(trainer: Any, upload: Upload = "sync") -> Any:
-    """`trainer.train()`, resumed from the run's checkpoint if there is one, with a report at each save of the Trainer.
+    """`trainer.train()`, resumed from the run's checkpoint if there is one, with a report each time the Trainer saves.
 
     From another run's checkpoint (`resume_from`: a warm start) only the model's weights are used. Workers on a node must
     share one `output_dir`. Ray Data datasets are handled as by Ray's `prepare_trainer`. With a different number of workers
@@ -53,7 +53,7 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
 
 def _load_weights(model: Any, source: Path) -> None:
     if "peft" in sys.modules and isinstance(model, sys.modules["peft"].PeftModel):
-        # the checkpoint has the adapter alone
+        # the checkpoint has only the adapter
         model.load_adapter(str(source), model.active_adapter, is_trainable=True)
     else:
         model.load_state_dict(type(model).from_pretrained(source).state_dict())
@@ -63,7 +63,7 @@ def _names_differ(model: Any, source: Path) -> bool:
     """Whether the checkpoint has weights under names that the model does not have.
 
     `save_pretrained` writes some models (ViT is one) under the names of their published checkpoints. The Trainer's resume
-    reads by the model's own names, warns of the others and trains on with fresh weights.
+    reads by the model's own names, warns about the others and trains on with fresh weights.
     """
     from safetensors import safe_open
     from transformers import PreTrainedModel
@@ -79,7 +79,7 @@ def _names_differ(model: Any, source: Path) -> bool:
 
 
 class _WeightsCallback(TrainerCallback):
-    """Loads a checkpoint's weights by `from_pretrained`, which knows both names, after the Trainer's own resume."""
+    """Loads a checkpoint's weights with `from_pretrained`, which knows both names, after the Trainer's own resume."""
 
     def __init__(self, source: Path):
         self._source = source

@@ -1,4 +1,4 @@
-"""Reports a checkpoint that a loop has written to a folder."""
+"""Report a checkpoint that a loop has written to a folder."""
 
 from __future__ import annotations
 
@@ -59,5 +59,5 @@ def is_own(folder: str | Path) -> bool:
 
 
 def counters(metrics: dict[str, Any]) -> dict[str, int]:
-    """The integer metrics, taken as counters: epoch, step."""
+    """The integer metrics, used as counters (epoch, step)."""
     return {name: value for name, value in metrics.items() if isinstance(value, int) and not isinstance(value, bool)}

@@ -1,4 +1,4 @@
-"""A board of small notes on the head of the cluster that this process is connected to, which all of its jobs share."""
+"""A board of small notes, stored on the head of this process's cluster and shared by all of the cluster's jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job() -> str:
 
 
 def live_jobs() -> set[str]:
-    """The ids of all jobs whose drivers live. Ray marks a job as finished when its driver ends or is killed."""
+    """The ids of all jobs whose drivers are alive. Ray marks a job as finished when its driver ends or is killed."""
     client = internal_kv_get_gcs_client()
     found = client.get_all_job_info(
         skip_submission_job_info_field=True, skip_is_running_tasks_field=True, timeout=TIMEOUT_S
@@ -43,11 +43,11 @@ def live_jobs() -> set[str]:
 
 
 def in_worker() -> bool:
-    """Whether this process is not its job's driver, but runs a task or an actor."""
+    """Whether this process runs a task or an actor, instead of being its job's driver."""
     return bool(global_worker.mode == WORKER_MODE)
 
 
 def total() -> dict[str, float]:
-    """What the living nodes have, used or not."""
+    """The resources of all live nodes, used or not."""
     found: dict[str, float] = ray.cluster_resources()
     return found

@@ -46,8 +46,8 @@ def worker_nodes(workers: list[Any]) -> list[str]:
 
 
 def take_blocked_s(worker_group: Any) -> float:
-    """Seconds that reports with a checkpoint blocked the loop of rank 0 since the last call; 0 where the controller is an
-    actor, which does not hear it."""
+    """How many seconds reports with a checkpoint have blocked rank 0's loop since the last call; 0 if the controller is
+    an actor, which is not told."""
     seconds: float = getattr(worker_group, "blocked_s", 0.0)
     if seconds:
         worker_group.blocked_s = 0.0
@@ -55,23 +55,23 @@ def take_blocked_s(worker_group: Any) -> float:
 
 
 def take_news(worker_group: Any) -> list[tuple[int, Any]]:
-    """What the workers told (see `polled_worker.tell`) since the last call, with their ranks."""
+    """What the workers have sent (see `polled_worker.tell`) since the last call, with their ranks."""
     news: list[tuple[int, Any]] = worker_group.news
     worker_group.news = []
     return news
 
 
 def reports_so_far(worker_group: Any) -> int:
-    """The reports that the controller, which must be in this process, has registered; as its workers count them."""
+    """How many reports the controller has registered, as its workers count them. It must be in this process."""
     reports: int = worker_group._registered._current_report_index
     return reports
 
 
 def register_stored(worker_group: Any, name: str, metrics: dict[str, Any]) -> None:
-    """Register a checkpoint that is in the run directory, and whose report had none. The worker group's controller must be
-    in this process."""
+    """Register a checkpoint that is in the run directory but was missing from its report. The worker group's controller
+    must be in this process."""
     manager = worker_group._registered
     storage = manager._storage_context
     checkpoint = Checkpoint(storage.build_checkpoint_path_from_name(name), storage.storage_filesystem)
     manager.register_checkpoint(_TrainingReport(checkpoint=checkpoint, metrics=metrics, validation=False))
-    manager._current_report_index -= 1  # counts reports
+    manager._current_report_index -= 1  # it counts only reports

@@ -1,4 +1,4 @@
-"""How many rows an actor pool has computed so far. Ray Data tells it only in its own progress bars and log lines."""
+"""How many rows an actor pool has computed so far. Ray Data shows this only in its own progress bars and log lines."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Any
 from ray.data import DataContext
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
-#: Seconds between two tellings, and how much longer an execution must have taken meanwhile: a long one tells less often.
+#: Seconds between two updates, and by what factor the elapsed time must have grown: a long execution updates less
+#: often.
 EVERY_S, GROWTH = 2.0, 1.05
 
 logger = logging.getLogger(__name__)
 
-#: Ray Data pickles the callback's class with its context, so what it calls is kept here, in the driver's process.
+#: Ray Data pickles the callback's class with its context, so the listeners it calls stay here, in the driver's process.
 _listening: list[tuple[str, Callable[[int], None]]] = []
 
 
 class Pace:
-    """Says when it is time to tell again."""
+    """Says when the next update is due."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -36,7 +37,7 @@ class Pace:
 
 
 class RowsTold(ExecutionCallback):
-    """Ray Data makes one for each execution. It never raises: an exception here would end the execution."""
+    """Ray Data creates one per execution. It never raises: an exception here would end the execution."""
 
     def __init__(self) -> None:
         self._pace = Pace()
@@ -52,7 +53,7 @@ class RowsTold(ExecutionCallback):
     def _tell(executor: Any) -> None:
         for function, tell in _listening:
             try:
-                # named after its function, "MapBatches(Predict)"
+                # an operator is named after its function: "MapBatches(Predict)"
                 pools = [op for op in executor._topology or {} if f"({function})" in op.name]
                 if pools:
                     tell(sum(op.metrics.rows_task_outputs_generated for op in pools))
@@ -61,7 +62,7 @@ class RowsTold(ExecutionCallback):
 
 
 def begin() -> None:
-    """Before the dataset is made: it keeps the context of that moment."""
+    """Call it before the dataset is created, because a dataset keeps the context of that moment."""
     classes = DataContext.get_current().custom_execution_callback_classes
     if RowsTold not in classes:
         classes.append(RowsTold)
@@ -69,8 +70,8 @@ def begin() -> None:
 
 @contextmanager
 def rows_told(function: str, tell: Callable[[int], None]) -> Iterator[None]:
-    """Within it, call `tell` now and then, and when an execution succeeds, with the rows that `map_batches(function)` has
-    returned."""
+    """While active, call `tell` now and then, and when an execution succeeds, with the number of rows that
+    `map_batches(function)` has returned."""
     _listening.append((function, tell))
     try:
         yield

@@ -1,9 +1,11 @@
-"""`python -m plugin_core.ray_internals.fork_server SOCKET ROOM`: starts the embedded head's workers and drivers by forking.
+"""`python -m plugin_core.ray_internals.fork_server SOCKET ROOM`: start the embedded head's workers and drivers by
+forking.
 
-Imports take most of their start. What Ray Train imports beside Ray, and torch, is imported here, once for each head; a
-worker or driver is a copy of this process and shares that memory. Ray itself is not: it reads its settings, such as the
-worker's job, when its library is loaded. This process starts no threads, and keeps nothing of this package in a copy.
-`multiprocessing` has a fork server too, which runs pickled objects and lets a copy outlive the process that asked for it.
+Imports take most of their start-up time. torch, and what Ray Train imports besides Ray, are imported here once per
+head; each worker or driver is a fork of this process and shares that memory. Ray itself is not imported: it reads its
+settings, such as the worker's job, when its library is loaded. This process starts no threads, and a fork keeps nothing
+of this package. `multiprocessing` also has a fork server, but it runs pickled objects and lets a fork outlive the
+process that asked for it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: Those that take longest, where they are installed.
+#: The modules that take longest to import; those that are not installed are skipped.
 MODULES = (
     "numpy",
     "pandas",
@@ -39,14 +41,14 @@ MODULES = (
     "pydantic",
     "requests",
     "torch",
-    "torch._dynamo",  # the first step of DistributedDataParallel, and of an optimizer, imports it
+    "torch._dynamo",  # imported by the first step of DistributedDataParallel, or of an optimizer
     "torch.distributed",
     "torch.nn.parallel",
     "torch.utils.data",
 )
-#: What Ray's raylet gives to the processes that it starts (`worker_oom_score_adjustment`): they are killed first.
+#: What Ray's raylet sets for the processes it starts (`worker_oom_score_adjustment`): they are killed first.
 OOM_SCORE = "1000"
-#: The last argument: a copy's title takes the place of its arguments, and a driver's names its run.
+#: The last argument, which reserves room: a fork's title overwrites its arguments, and a driver's title names its run.
 ROOM = "." * 2000
 #: Seconds for a request to arrive once its sender has connected.
 REQUEST_S = 10.0
@@ -61,11 +63,12 @@ def preload() -> None:
         except Exception as exc:  # noqa: BLE001 - the worker that needs it says what is wrong
             print(f"{name} cannot be imported in advance: {exc!r}", file=sys.stderr)
     gc.collect()
-    gc.freeze()  # or the first collection in a worker would copy what is shared
+    gc.freeze()  # or the first collection in a worker would copy the shared memory
 
 
 class Server:
-    """Forks on request. It ends a worker whose asker ends, and tells an asker how its worker has ended."""
+    """Forks on request. Kills a worker when its asker, the process that requested it, ends; tells an asker how its
+    worker ended."""
 
     def __init__(self, listener: socket.socket):
         self._listener = listener
@@ -80,7 +83,7 @@ class Server:
         self._selector.register(self._woken, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any]:
-        """Never returns in this process; returns in each worker's, with what it is to run."""
+        """Never returns in this process; in each forked worker, it returns what to run."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -90,7 +93,7 @@ class Server:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
                     self._bury()
-                else:  # an asker says no more, so it has ended
+                else:  # askers send nothing more, so this one has ended
                     self._selector.unregister(key.fileobj)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(key.data, signal.SIGKILL)
@@ -125,7 +128,7 @@ class Server:
         try:
             asker.sendall(f"{os.getpid()}\n".encode())
         except OSError:
-            os._exit(1)  # it has ended
+            os._exit(1)  # the asker has ended
         self._selector.close()
         for each in (self._listener, self._woken, self._wakes, asker, *self._askers.values()):
             each.close()
@@ -153,7 +156,7 @@ def die_with_parent(number: signal.Signals) -> None:
 
 
 def set_up(wanted: dict[str, Any]) -> str:
-    """Make this process what a new one would be; returns the path of the program, or name of the module, to run."""
+    """Make this fork look like a new process; returns the path of the program, or the name of the module, to run."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "plugin_core"]:
         del sys.modules[name]  # it may have been upgraded since
     os.environ.clear()
@@ -163,7 +166,7 @@ def set_up(wanted: dict[str, Any]) -> str:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()  # or all workers would draw the same; Python's own generator sees to it itself
+        sys.modules["numpy"].random.seed()  # or all workers draw the same; Python's generator reseeds itself
     program, arguments = wanted["arguments"][0], wanted["arguments"][1:]
     own = str(Path(program).parent)
     if program == "-m":
@@ -178,8 +181,8 @@ def set_up(wanted: dict[str, Any]) -> str:
 
 
 def _be_a_driver(module: str, arguments: list[str]) -> None:
-    """What a worker is not: its output is a file that people follow, and it must not outlive who asked for it: Ray takes
-    that process for the driver. The fork server sees to that as long as it lives."""
+    """Set up what only a driver needs. Its output is a file that people follow. It must not outlive the process that
+    asked for it, which Ray takes for the driver; the fork server ensures that while it is alive itself."""
     from ray._raylet import setproctitle  # type: ignore[attr-defined]
 
     die_with_parent(signal.SIGKILL)
@@ -208,7 +211,7 @@ def _let_torch_follow_ray() -> None:
 def main(place: str) -> str:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(place)
-        listener.listen(128)  # who asks before the modules are imported waits
+        listener.listen(128)  # requests that come before the modules are imported wait
         preload()
         wanted = Server(listener).serve()
     return set_up(wanted)

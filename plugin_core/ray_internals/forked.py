@@ -1,8 +1,8 @@
-"""Stands for a process that the embedded head's fork server starts: has it started, lives as long and ends as it does.
+"""Stand-in for a process that the embedded head's fork server starts: requests it, and lives and ends with it.
 
-Run by path, with the standard library alone: by Ray's raylet in place of Ray's own starter of workers, and with
-`-m MODULE ARGUMENT…` by a job for its driver. Where no fork server answers, or a variable may have been needed when it
-imported its modules, this process becomes the other one itself.
+Run by path, with only the standard library: by Ray's raylet in place of Ray's own worker launcher, and with
+`-m MODULE ARGUMENT…` by a job for its driver. If no fork server answers, or a variable might have been needed when it
+imported its modules, this process execs the other one itself.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-#: Set for the raylet: the fork server's socket.
+#: The variable for the fork server's socket, set for the raylet.
 SOCKET = "RAYTRAIN_FORK_SERVER"
-#: The variable by which a head is started with only some pages of the dashboard (see `start_head`).
+#: The variable that makes a head start with only some pages of the dashboard (see `start_head`).
 FEW_PAGES = "RAYTRAIN_FEW_PAGES"
 #: The variables that a runtime environment may set: none of the fork server's modules reads them when it is imported.
-#: Python reads PYTHONPATH when it starts; the fork server does the same with it. The cluster's `env_vars`, which may be
-#: any, come with RAYTRAIN_HANDOVER.
+#: Python reads PYTHONPATH when it starts; the fork server applies it in the same way. Not RAYTRAIN_HANDOVER: it brings
+#: the cluster's `env_vars`, which may be anything.
 _LATE = re.compile(
     r"RAYTRAIN_(?!HANDOVER$)\w+|RAY_\w+|PYTHONPATH|__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
     r"|TF_USE_LEGACY_KERAS|JAX_PLATFORMS|DS_ACCELERATOR"
 )
-#: What else a job's runtime environment may have, and where its driver finds that environment.
+#: The fields that a job's runtime environment may have, and the variable where its driver finds that environment.
 _WITH_FORK = {"env_vars", "py_modules", "working_dir", "config"}
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
-#: Seconds between two looks at a worker whose fork server is gone.
+#: Seconds between two checks of a worker whose fork server is gone.
 LOOK_S = 0.5
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """`arguments`: those of Ray's `setup_worker.py` and `default_worker.py`, and between them the latter's path; or
+    """`arguments`: those of Ray's `setup_worker.py` and `default_worker.py`, with the latter's path between them; or
     `-m`, a module and its arguments."""
     wanted = request(arguments)
     ended = _by_fork_server(wanted) if wanted is not None else None
     if ended is None:
         os.execv(sys.executable, [sys.executable, *(arguments if arguments[0] == "-m" else [_rays_starter(), *arguments])])
-    if ended < 0:  # end as it did
+    if ended < 0:  # end the same way
         if -ended in (signal.SIGTERM, signal.SIGINT):
             signal.signal(-ended, signal.SIG_DFL)
         os.kill(os.getpid(), -ended)
@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def request(arguments: list[str]) -> dict[str, Any] | None:
-    """What the fork server is asked to run, with which environment and in which folder. None: it must not."""
+    """The request to the fork server: what to run, in which environment and folder. None if it must not run it."""
     asked: dict[str, Any] = {"environment": dict(os.environ), "variables": {}, "folder": os.getcwd()}
     if arguments[0] == "-m":
         own = json.loads(os.environ.get(_JOB) or "{}").get("runtime_env") or {}
@@ -81,7 +81,8 @@ def _are_late(variables: dict[str, str]) -> bool:
 
 
 def _by_fork_server(wanted: dict[str, Any]) -> int | None:
-    """Have it run there and wait for its end: its exit code, or minus the signal that ended it. None: none runs."""
+    """Run it on the fork server and wait for its end: its exit code, or minus the signal that ended it. None if no fork
+    server runs it."""
     try:
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(os.environ[SOCKET])
@@ -89,7 +90,7 @@ def _by_fork_server(wanted: dict[str, Any]) -> int | None:
             socket.send_fds(server, [len(data).to_bytes(8, "big")], [0, 1, 2])
             server.sendall(data)
             with server.makefile("rb") as answers:
-                # the process says its pid; once it has, there is no way back
+                # the process sends its pid; after that, there is no way back
                 if not (pid := answers.readline()):
                     return None
                 return _outlive(int(pid), answers)
@@ -107,7 +108,7 @@ def _outlive(pid: int, answers: BinaryIO) -> int:
 
 
 def _pass_on(pid: int) -> None:
-    """Pass on the signals with which a process is asked to end."""
+    """Pass on the signals that ask a process to end."""
 
     def to_it(number: int, frame: Any) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,7 +1,7 @@
-"""A search algorithm of Ray Tune that runs trials with given configs, in their order.
+"""A Ray Tune search algorithm that runs trials with given configs, in order.
 
-Ray's own means would not do: `points_to_evaluate` compares each value with the space and takes no value that is a mapping
-whole, and population based training works with no searcher but the generator of variants.
+Ray's own means do not suffice: `points_to_evaluate` compares each value with the space and does not take a mapping as
+one value, and population based training works with no searcher except the variant generator.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class _Given(_TrialIterator):
 
 
 class GivenTrials(BasicVariantGenerator):
-    """Its state is saved and restored like that of the generator of variants."""
+    """Its state is saved and restored like that of the variant generator."""
 
     def __init__(self, configs: list[dict[str, Any]], max_concurrent: int):
         super().__init__(max_concurrent=max_concurrent)

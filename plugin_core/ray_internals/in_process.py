@@ -1,8 +1,8 @@
-"""Ray Train's controller in this process, instead of in an actor of its own.
+"""Run Ray Train's controller in this process, instead of in an actor of its own.
 
 An actor is one more process that imports Ray Train and the framework: 3 to 4 CPU seconds at each start (measured). The
-process that waits for it has imported them already. Workers cannot call this process as they would call an actor, so what
-they ask the controller goes with the controller's polls (see `polled_worker`).
+process that waits for it has imported them already. Workers cannot call this process as they would call an actor, so
+their questions to the controller travel with the controller's polls (see `polled_worker`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from plugin_core.ray_internals.polled_worker import RayTrainWorker, ask_s
 
-#: Seconds between two polls, in which the event loop does what else is to be done, such as answering a worker.
+#: Seconds between two polls, in which the event loop can do other work, such as answering a worker.
 PAUSE_S = 0.002
-#: Seconds for which the other workers' news are waited for after the first one's, and more with many workers, so that
-#: reports that come together cost one round.
+#: Seconds to wait for the other workers' news after the first one's, plus some for each worker, so that reports that
+#: arrive together cost one round.
 GATHER_S, GATHER_S_PER_WORKER = 0.003, 0.0001
 
 
 class _WorkerGroup(WorkerGroup):
-    """Has one open poll at each worker, which the worker answers once there is news."""
+    """Keeps one open poll at each worker, which the worker answers once there is news."""
 
     _worker_cls = RayTrainWorker
-    #: seconds that reports with a checkpoint blocked the loop of rank 0, and that nobody has asked for yet
+    #: seconds that reports with a checkpoint blocked rank 0's loop, and that nobody has asked for yet
     blocked_s = 0.0
 
     def __init__(self, train_run_context: Any, worker_group_context: Any, callbacks: list[Any] | None = None):
         super().__init__(train_run_context, worker_group_context, callbacks)
         self._registered = next(each for each in callbacks or [] if isinstance(each, CheckpointManager))
-        #: (rank, what it told) that nobody has asked for yet
+        #: (rank, what it sent) that nobody has asked for yet
         self.news: list[tuple[int, Any]] = []
         self._answers: dict[int, dict[int, Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -52,7 +52,7 @@ class _WorkerGroup(WorkerGroup):
     def _init_train_context_on_workers(
         self, workers: list[Worker], sync_actor: ActorHandle, train_context_args: dict[str, list[Any]]
     ) -> None:
-        """As its base does, but without the controller's actor handle: there is none."""
+        """Like the base class, but without the controller's actor handle: there is none."""
         ray.get(
             [
                 worker.actor.init_train_context.remote(
@@ -70,7 +70,7 @@ class _WorkerGroup(WorkerGroup):
         self._decorate_worker_log_file_paths(workers)
 
     def poll_status(self, timeout: float | None = None) -> WorkerGroupPollStatus:
-        """Wait for the first worker's news, at most `timeout` seconds, and a moment for those of others."""
+        """Wait at most `timeout` seconds for the first worker's news, then a moment for the others'."""
         workers = len(self.get_workers())
         if awaited := [task for rank, task in enumerate(self._get_poll_tasks()) if rank not in self._ended]:
             ray.wait(awaited, num_returns=1, timeout=ask_s(workers) if timeout is None else timeout)
@@ -95,7 +95,7 @@ class _WorkerGroup(WorkerGroup):
                 self._answering.add(task)
                 task.add_done_callback(self._answering.discard)
             if not status.running and status.error is None and rank not in self._ended:
-                # asked for again until all have ended; what it tells counts once
+                # used as its answer until all have ended; its news and blocked time must count only once
                 self._ended[rank] = ray.put(replace(status, news=[], blocked_s=0.0))
         return statuses
 
@@ -117,10 +117,10 @@ class _Controller(TrainController):
 
 
 def run_controller_here(trainer: DataParallelTrainer, mask: Callable[[str], str]) -> None:
-    """Make `trainer.fit()` run the controller in the thread that calls it. What Ray Train logs here passes `mask`."""
+    """Make `trainer.fit()` run the controller in the thread that calls it. Ray Train's logs here go through `mask`."""
 
     async def control(given: dict[str, Any]) -> Any:
-        # they stay here; the workers get a copy of the configuration
+        # the callbacks stay here; the workers get a copy of the configuration
         trainer.run_config.callbacks = []
         controller = _Controller(**given)
         for handler in logging.getLogger("ray.train").handlers:

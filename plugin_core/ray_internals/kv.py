@@ -54,7 +54,7 @@ def put_in_driver(name: str, data: bytes) -> None:
 
 
 def expire_in_driver(name: str, seconds: int) -> None:
-    """Let Ray delete what is stored under a name so many seconds from now; 0: at once."""
+    """Let Ray delete what is stored under a name in `seconds` seconds; 0: at once."""
     from ray.experimental.internal_kv import _internal_kv_del, _pin_runtime_env_uri
 
     if seconds:

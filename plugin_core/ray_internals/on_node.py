@@ -1,4 +1,4 @@
-"""Calls a function on a given node; asks whether a node is there."""
+"""Call a function on a given node; check whether a node is there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CONNECT_S = 3.0
 
 
 def raylet_answers(node: str) -> bool:
-    """Whether the raylet of `node` (its id) takes connections. Ray itself takes some 15 s to see that a node is gone."""
+    """Whether the raylet of `node` (its id) takes connections. Ray itself takes about 15 s to notice that a node is
+    gone."""
     for known in ray.nodes():
         if known["NodeID"] == node and known["Alive"]:
             with suppress(OSError):
@@ -27,12 +28,12 @@ def raylet_answers(node: str) -> bool:
 
 
 def call_on(node: str, function: Callable[[], T], timeout_s: float) -> T | None:
-    """What `function` returns in a process on `node` (its id), which needs none of its resources; None if the node does
-    not answer within `timeout_s` seconds. Blocks."""
+    """Run `function` in a process on `node` (its id), without reserving any of its resources, and return the result;
+    None if the node does not answer within `timeout_s` seconds. Blocks."""
     if node == ray.get_runtime_context().get_node_id():
         return function()
 
-    def call() -> T:  # Ray takes no partial and no bound method
+    def call() -> T:  # Ray accepts neither a partial nor a bound method
         return function()
 
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)

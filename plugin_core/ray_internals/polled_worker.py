@@ -1,7 +1,7 @@
-"""A Ray Train worker whose controller is no actor: it answers a poll once there is news, and asks by what it answers.
+"""A Ray Train worker whose controller is not an actor: it answers a poll once there is news, and asks in its answers.
 
-Ray's own worker answers at once, so its controller asks ten times a second for `report()` to return soon. This one holds
-the poll until its loop reports, raises, ends or asks. While a report waits to be registered, polls are short.
+Ray's own worker answers at once, so its controller polls ten times a second to make `report()` return soon. This one
+holds the poll until its loop reports, raises, ends or asks. While a report waits to be registered, polls are short.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from ray.train.v2._internal.execution.context import get_train_context
 from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker as _RayTrainWorker
 
-#: Seconds after which a poll is answered without news. Meanwhile the worker does nothing else that is asked of it, such as
-#: to shut down, so not long. One controller reads the answers of all workers, so the time grows with their number.
+#: Seconds after which a poll is answered without news. Until then the worker handles no other call, such as a shutdown,
+#: so this is short. One controller reads the answers of all workers, so the time grows with their number.
 ASK_S, ASK_S_PER_WORKER = 0.5, 0.005
-#: The part of that time after which a poll is answered while a report waits; and the part of the time that it has waited.
+#: While a report waits, a poll is answered after this fraction of that time, plus this fraction of how long it has
+#: waited.
 WAITING, WAITED = 0.04, 0.1
 
 
@@ -34,9 +35,9 @@ def ask_s(workers: int) -> float:
 @dataclass
 class Status(WorkerStatus):
     """A worker's answer. `questions`: number → the arguments of a call of `get_all_reported_checkpoints`. `blocked_s`:
-    seconds that reports with a checkpoint blocked its loop, since the last answer. `moves`: whether its loop told of
-    progress since then, or uploads a checkpoint. `oom_kills`: how many processes the kernel had killed for memory around it
-    when it began (see `oom.kills`). `news`: what the worker has told since then (see `tell`)."""
+    seconds that reports with a checkpoint blocked its loop since the last answer. `moves`: whether its loop has made
+    progress since then, or is uploading a checkpoint. `oom_kills`: how many processes around it the kernel had killed
+    for lack of memory when it began (see `oom.kills`). `news`: what the worker has sent since then (see `tell`)."""
 
     questions: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     blocked_s: float = 0.0
@@ -66,7 +67,7 @@ class Controller:
 
     @property
     def get_all_reported_checkpoints(self) -> Controller:
-        """Called as that of an actor handle: `get_all_reported_checkpoints.remote(…)`."""
+        """Called like an actor handle's method: `get_all_reported_checkpoints.remote(…)`."""
         return self
 
     def remote(self, report_index: int, mode: CheckpointConsistencyMode, timeout_s: float | None) -> ray.ObjectRef:
@@ -80,7 +81,7 @@ class Controller:
         return ray.put(answer)
 
     def wait_for(self, report_index: int) -> None:
-        """Wait until so many reports are registered."""
+        """Wait until `report_index` reports are registered."""
         with self._heard:
             self._wait(next(self._numbers), lambda: self._registered >= report_index)
 
@@ -129,20 +130,20 @@ class Controller:
             self._heard.notify_all()
 
     def questions(self) -> dict[int, tuple[Any, ...]]:
-        """Those that were not told yet."""
+        """The questions not sent yet."""
         with self._heard:
             self.is_asking = False
             told, self._asked = self._asked, {}
             return told
 
     def blocked_s(self) -> float:
-        """The seconds that were not told yet."""
+        """The seconds not sent yet."""
         with self._heard:
             told, self._blocked_s = self._blocked_s, 0.0
             return told
 
     def take_news(self) -> list[Any]:
-        """Those that were not told yet."""
+        """The news not sent yet."""
         with self._heard:
             told, self._news_to_tell = self._news_to_tell, []
             return told
@@ -152,7 +153,7 @@ class Controller:
         return moved or self._uploads > 0
 
     def patience_s(self, longest: float) -> float:
-        """Seconds to wait for news: few while somebody waits for the controller."""
+        """Seconds to wait for news: only a few while somebody waits for the controller."""
         with self._heard:
             if not self._waiting:
                 return longest
@@ -160,14 +161,14 @@ class Controller:
 
 
 class RayTrainWorker(_RayTrainWorker):
-    """The class has the name of its base, which people know from Ray's dashboard and logs."""
+    """Has the same name as its base class, because people know it from Ray's dashboard and logs."""
 
     _told = (True, False, False)
 
     def init_train_context(self, **given: Any) -> None:
         super().init_train_context(**given)
         context = get_train_context()
-        # a queue tells one of those who wait that something was put: nobody but the poll waits for this
+        # a queue notifies one of its waiters when something is put; only the poll waits for this
         self._news = context.execution_context.result_queue.not_empty
         self._controller = context.controller_actor = Controller(self._news)
 
@@ -176,7 +177,7 @@ class RayTrainWorker(_RayTrainWorker):
         threading.Thread(target=self._notice_ends, daemon=True, name="ends").start()
 
     def _notice_ends(self) -> None:
-        """The monitor's thread ends with an error of any thread, the other one with the function."""
+        """The monitor's thread ends when any thread raises, the other one when the function ends."""
         runner = get_train_context().execution_context.training_thread_runner
         for thread in (runner._monitor_thread, runner._thread):
             thread.join()
@@ -184,13 +185,13 @@ class RayTrainWorker(_RayTrainWorker):
                 self._news.notify_all()
 
     def poll_status(self, registered: int, answers: dict[int, Any]) -> Status:
-        """Wait for news. `registered`: the controller's number of registered reports; `answers`: see `Status`."""
+        """Wait for news. `registered`: how many reports the controller has registered; `answers`: see `Status`."""
         self._controller.hear(registered, answers)
         patience = self._controller.patience_s(ask_s(get_train_context().get_world_size()))
         with self._news:
             self._news.wait_for(self._has_news, patience)
         status = super().poll_status()
-        # Ray before 2.58 has no notice of a preemption
+        # Ray before 2.58 gives no preemption notice
         noticed = getattr(status, "preemption_info", None) is not None
         self._told = (status.running, status.error is not None, noticed)
         return Status(
@@ -218,20 +219,21 @@ def was_blocked(context: Any, seconds: float) -> None:
 
 
 def began_with(context: Any, oom_kills: int | None) -> None:
-    """Tell the controller, if it is in the driver, how many processes the kernel had killed for memory when this worker
-    began. `context`: see `worker.worker_context`."""
+    """Tell the controller, if it is in the driver, how many processes the kernel had killed for lack of memory when
+    this worker began. `context`: see `worker.worker_context`."""
     if isinstance(context.controller_actor, Controller):
         context.controller_actor.oom_kills = oom_kills
 
 
 def tell(context: Any, item: Any) -> None:
-    """Tell the controller in the driver something that can be pickled; `controller.take_news` gets it, and before it
-    hears of a report that this worker makes later. `context`: see `worker.worker_context`."""
+    """Send something picklable to the controller in the driver. `controller.take_news` returns it, before the
+    controller hears of any later report of this worker. `context`: see `worker.worker_context`."""
     context.controller_actor.tell(item)
 
 
 def made_progress() -> None:
-    """Tell the controller, if it is in the driver, that this worker's loop goes on. Does nothing outside a worker."""
+    """Tell the controller, if it is in the driver, that this worker's loop progresses. Does nothing outside a
+    worker."""
     try:
         controller = get_train_context().controller_actor
     except RuntimeError:
@@ -241,7 +243,7 @@ def made_progress() -> None:
 
 
 def uploading(context: Any) -> contextlib.AbstractContextManager[None]:
-    """While this worker uploads a checkpoint, its loop makes progress. `context`: see `worker.worker_context`."""
+    """While this worker uploads a checkpoint, it counts as making progress. `context`: see `worker.worker_context`."""
     controller = context.controller_actor
     return controller.uploading() if isinstance(controller, Controller) else contextlib.nullcontext()
 

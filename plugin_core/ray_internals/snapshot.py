@@ -16,8 +16,8 @@ from plugin_core.ray_internals.validations import wanted
 
 @dataclass(frozen=True)
 class Registered:
-    """A checkpoint that Ray Train's controller has registered: its directory name, its metrics, and how it is to be
-    validated (see `validations.wanted`) until that is done."""
+    """A checkpoint that Ray Train's controller has registered: its directory name, its metrics, and, until it has been
+    validated, how to validate it (see `validations.wanted`)."""
 
     name: str
     metrics: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Takes the stacks of a worker group's processes, each on its node, from outside: the workers themselves may not answer."""
+"""Take the stacks of a worker group's processes from outside, on their nodes: the workers themselves may not answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 
 def of_workers(worker_group: Any, dump: Callable[[int], str], timeout_s: float) -> dict[int, str]:
-    """Rank → what `dump` says of its process, or why it says nothing. Blocks, at most for `timeout_s` seconds."""
+    """Rank → what `dump` says about its process, or why it says nothing. Blocks for at most `timeout_s` seconds."""
     asked = {}
     for worker in worker_group.get_workers():
         strategy = NodeAffinitySchedulingStrategy(worker.metadata.node_id, soft=False)

@@ -1,5 +1,5 @@
-"""`python -m plugin_core.ray_internals.start_head start …`: `ray start …` as the environment says, with a fork server that
-starts the workers, and with only some pages of the dashboard."""
+"""`python -m plugin_core.ray_internals.start_head start …`: `ray start …` with what the environment asks for: a fork
+server that starts the workers, and only some pages of the dashboard."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ray.scripts.scripts import main
 
 from plugin_core.ray_internals import fork_server, forked
 
-#: The Jobs API, the state API with the logs, nodes and actors, and what the pages of these show. Each other module
-#: (metrics, events, Serve, and the pages of Ray Train and Ray Data) is one more process.
+#: The Jobs API, the state API with the logs, nodes and actors, and what their pages show. Every other module (metrics,
+#: events, Serve, and the pages of Ray Train and Ray Data) is one more process.
 MODULES = ("JobHead", "StateHead", "NodeHead", "ReportHead")
 
 
 def start_fork_server() -> None:
-    """At the socket that the environment names. It ends with this process."""
+    """Start it at the socket that the environment names. It ends with this process."""
     place = os.environ[forked.SOCKET]
     command = [sys.executable, "-m", fork_server.__name__, place, fork_server.ROOM]
     subprocess.Popen(command, process_group=0, stdin=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Ray Train's `TorchftConfig`, which is in no public module yet (ray 2.60)."""
+"""Ray Train's `TorchftConfig`, which is not in a public module yet (Ray 2.60)."""
 
 from __future__ import annotations
 

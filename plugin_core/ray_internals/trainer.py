@@ -10,14 +10,14 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 
 class NoDatasets:
-    """What `ray.train.get_dataset_shard` asks in the workers of a training without datasets."""
+    """The provider that `ray.train.get_dataset_shard` asks in the workers of a training without datasets."""
 
     def get_dataset_shard(self, dataset_info: Any) -> NoReturn:
         raise KeyError(f"datasets: got no dataset named {dataset_info.dataset_name!r}; expected one of the step's datasets")
 
 
 class _WithoutDatasets(DatasetsCallback):
-    """Gives workers Ray Data's context, as its base does, but starts no `DatasetManager`."""
+    """Gives workers Ray Data's context, like its base class, but starts no `DatasetManager`."""
 
     def before_init_train_context(self, workers: list[Any]) -> dict[str, list[NoDatasets]]:
         return {"dataset_shard_provider": [NoDatasets()] * len(workers)}

@@ -14,10 +14,10 @@ def upload_folders(
     cert: str | None,
     sent: Callable[[int], None],
 ) -> dict[str, Any]:
-    """The runtime environment with URIs in place of its local folders. `sent` is told the bytes of each request.
+    """The runtime environment with URIs in place of its local folders. `sent` gets the bytes of each request.
 
     Raises what `requests` raises, AuthenticationError, RuntimeError for an unexpected response; ValueError, TypeError or
-    OSError for a folder that cannot be read; ModuleNotFoundError where Ray is not installed.
+    OSError for a folder that cannot be read; ModuleNotFoundError if Ray is not installed.
     """
     from ray.dashboard.modules.dashboard_sdk import SubmissionClient
 

@@ -1,4 +1,4 @@
-"""Ray Train's validation of checkpoints: tells how each one ended, which no public callback does."""
+"""Ray Train's checkpoint validation: reports how each one ended, which no public callback does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2.api.reported_checkpoint import ReportedCheckpointStatus
 from ray.train.v2.api.validation_config import ValidationTaskConfig
 
-#: Gets a checkpoint's name, "validated", "failed" or "timed_out", and the metrics.
+#: Called with a checkpoint's name, "validated", "failed" or "timed_out", and the metrics.
 Then = Callable[[str, str, dict[str, Any]], None]
 
 _STATUS = {
@@ -23,8 +23,8 @@ _then: list[Then] = []
 
 
 def listen(then: Then) -> None:
-    """Call `then` for each validation that ends in this process, before Ray Train's snapshot has it. Replaces the last
-    listener: a process has one controller at a time."""
+    """Call `then` for each validation that ends in this process, before Ray Train's snapshot has it. Replaces the
+    previous listener: a process has one controller at a time."""
     _then[:] = [then]
     CheckpointManager.update_checkpoints_with_validation_result = _telling
 
@@ -37,7 +37,7 @@ def _telling(self: CheckpointManager, checkpoint_updates: dict[Any, tuple[dict[s
 
 
 def wanted(given: bool | ValidationTaskConfig) -> dict[str, Any] | None:
-    """What a report asks for by its `validation`, as JSON: arguments and timeout, {} for the spec's. None: nothing."""
+    """What a report's `validation` asks for, as JSON: arguments and timeout, {} for the spec's. None: nothing."""
     if not given:
         return None
     return {} if given is True else {"fn_kwargs": given.fn_kwargs, "timeout_s": given.timeout_s}

@@ -31,14 +31,14 @@ def worker_context() -> WorkerContext:
 
 
 def install(utils: DistributedTrainFnUtils) -> None:
-    """Make `ray.train.report` and related functions call `utils` in this worker, and those of `ray.tune` with them."""
+    """Make `ray.train.report` and related functions, and their `ray.tune` counterparts, call `utils` in this worker."""
     train_fn_utils.set_train_fn_utils(utils)
     session._session = _TuneSession(utils)
 
 
 def forbid_fit(refuse: Callable[[], NoReturn]) -> None:
-    """Call `refuse` instead of starting a training or a search from within this worker. It would wait for resources that
-    this worker holds, and nobody would see its reports."""
+    """Call `refuse` instead of starting a training or a search from within this worker, which would wait for resources
+    that this worker holds, and whose reports nobody would see."""
 
     def instead(*args: Any, **kwargs: Any) -> NoReturn:
         refuse()
@@ -48,15 +48,15 @@ def forbid_fit(refuse: Callable[[], NoReturn]) -> None:
 
 
 class Done(BaseException):
-    """Ends a loop that told Ray Tune that it is done."""
+    """Raised to end a loop that told Ray Tune it is done."""
 
 
 _RANKS = ("world_rank", "world_size", "local_rank", "local_world_size", "node_rank")
 
 
 class _TuneSession:
-    """What `ray.tune.report`, `ray.tune.get_checkpoint` and `ray.tune.get_context` ask. Workers of Ray Train have no such
-    session, and without one these functions do nothing."""
+    """The session behind `ray.tune.report`, `ray.tune.get_checkpoint` and `ray.tune.get_context`. Ray Train's workers
+    have none, and without one these functions do nothing."""
 
     def __init__(self, utils: DistributedTrainFnUtils):
         self._utils = utils
@@ -76,7 +76,7 @@ class _TuneSession:
         return found
 
     def __getattr__(self, name: str) -> Any:
-        """This worker's rank and the like; None for what belongs to a trial, as without a session."""
+        """This worker's rank and the like; None for whatever belongs to a trial, as without a session."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(get_train_context(), f"get_{name}")() if name in _RANKS else None
@@ -88,5 +88,5 @@ def upload_checkpoint(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.
 
 
 def output_files() -> list[str]:
-    """The files to which Ray sends what this worker process prints; none outside a worker."""
+    """The files to which Ray redirects this worker process's output; none outside a worker."""
     return [path for path in (global_worker.get_out_file_path(), global_worker.get_err_file_path()) if path]

@@ -1,5 +1,5 @@
-"""Data that a resumed training reads on from the row where its checkpoint was made. See docs/rows.md.
-A dataset's other ways to the workers are in `driver.datasets`.
+"""Data that a resumed training continues to read at the row where its checkpoint was made. See docs/rows.md.
+The other ways to give workers a dataset are in `driver.datasets`.
 
     batches = rows.from_torch(dataset, batch_size=32)
     for epoch in range(batches.epoch, 10):
@@ -8,9 +8,9 @@ A dataset's other ways to the workers are in `driver.datasets`.
             if step % 100 == 99:
                 report({"loss": loss}, model, optimizer, rows=batches)
 
-In each epoch every row is used in exactly one step of those that the training keeps, whatever is killed and however the
+In each epoch, every row is used in exactly one of the steps that the training keeps, whatever is killed and however the
 number of workers changes. Each function returns a `ResumableRows`; use it in place of samplers and `prepare_data_loader`.
-All ranks must call it, with the same arguments. They raise SpecError for what cannot be resumed exactly.
+All ranks must call it, with the same arguments. SpecError is raised for anything that cannot be resumed exactly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from plugin_core.loops.rows.resumable import ResumableRows as ResumableRows
 
 
 def from_items(items: Sequence[Any], *, batch_size: int, seed: int = 0, shuffle: bool = True) -> ResumableRows:
-    """Batches of the items of a sequence, as lists: of `range(n)`, of indices."""
+    """Batches of a sequence's items, as lists; `range(n)` gives batches of indices."""
     from plugin_core.loops.rows.indices import Items
 
     return Items(items, batch_size=batch_size, seed=seed, shuffle=shuffle)
@@ -50,7 +50,7 @@ def read_parquet(
     batch_format: Format = "numpy",
 ) -> ResumableRows:
     """Batches of the rows of parquet files, streamed from a local path, a URI (docs/storage.md has the schemes) or a
-    `pyarrow.fs.FileSystem`. What is used is not read again.
+    `pyarrow.fs.FileSystem`. What has been used is not read again.
 
     `paths`: files, or folders of *.parquet files. `batch_format` is that of `ray.data.Dataset.iter_batches`: "numpy" (a
     dict of arrays), "pandas" or "pyarrow". Raises StorageError if the files cannot be read.
@@ -68,8 +68,8 @@ def read_parquet(
 def from_dataset_shard(
     name: str = "train", *, batch_size: int, seed: int = 0, shuffle: bool = True, batch_format: Format = "numpy"
 ) -> ResumableRows:
-    """Batches of the rows of the step's dataset `name`, which has `DatasetConfig(resumable=True)`. In place of
-    `ray.train.get_dataset_shard(name).iter_batches(...)`."""
+    """Batches of the rows of the step's dataset `name`, which must have `DatasetConfig(resumable=True)`. Use it in
+    place of `ray.train.get_dataset_shard(name).iter_batches(...)`."""
     from plugin_core.loops.rows.ray_data import RayRows
 
     return RayRows(name, batch_size=batch_size, seed=seed, shuffle=shuffle, batch_format=batch_format)

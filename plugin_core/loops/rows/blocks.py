@@ -1,6 +1,6 @@
-"""Data that is read block by block, each block by one rank or few: row groups of parquet files, blocks of Ray Data.
+"""Data that is read block by block, each block by one rank or a few: row groups of parquet files, blocks of Ray Data.
 
-The order of an epoch has the blocks in a random order, and the rows in a random order inside each block.
+In an epoch, the blocks come in random order, and so do the rows inside each block.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from plugin_core.loops.rows.permutation import Permutation
 from plugin_core.loops.rows.plan import Plan
 from plugin_core.loops.rows.resumable import Format, ResumableRows
 
-#: A block's place in the order, and the first and the end of some of its rows, in the block's own order.
+#: A block's place in the order, and the half-open range of some of its rows, in the block's own order.
 Piece = tuple[int, int, int]
 
 
 class BlockRows(ResumableRows):
-    """Batches of rows of blocks. A block is read in a thread while the one before it is used; a block whose rows are all
-    used is not read. `block_rows`: the number of rows of each block."""
+    """Batches of rows from blocks. A block is read in a thread while the previous one is in use; a block whose rows
+    have all been used is not read. `block_rows`: the number of rows in each block."""
 
     contiguous = True
 
@@ -99,7 +99,7 @@ class BlockRows(ResumableRows):
 
 
 def _places(steps: Iterable[list[Piece]]) -> Iterator[int]:
-    """The blocks in the order in which they are read."""
+    """The blocks in the order they are read."""
     last = -1
     for pieces in steps:
         for place, _, _ in pieces:
@@ -109,7 +109,7 @@ def _places(steps: Iterable[list[Piece]]) -> Iterator[int]:
 
 
 def _read_ahead(load: Callable[[int], Any], places: Iterable[int]) -> Generator[tuple[int, Any]]:
-    """Each place with its block; the next block is read meanwhile."""
+    """Yield each place with its block, while the next block is being read."""
     ahead: tuple[int, Future[Any]] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="raytrain-rows") as pool:
         for place in places:

@@ -14,7 +14,7 @@ from plugin_core.loops.rows.permutation import Permutation
 from plugin_core.loops.rows.plan import Plan
 from plugin_core.loops.rows.resumable import ResumableRows
 
-#: Rows whose place in the order is computed at once: enough for NumPy's overhead not to count.
+#: How many rows' places in the order are computed at once: enough to make NumPy's overhead negligible.
 _AT_ONCE = 16_384
 
 
@@ -38,8 +38,8 @@ class Items(ResumableRows):
 def _indices(plan: Plan, rank: int, batch_size: int, seed: int | None) -> Iterator[list[int]]:
     """The indices of a rank's rows, for each step. `seed`: None keeps their order.
 
-    It does not refer to the rows. A DataLoader in a circle of references would be given up by the garbage collector, which
-    closes the queues first; torch then waits 5 s for each of the DataLoader's processes.
+    It holds no reference to the rows object. A DataLoader in a reference cycle would be freed by the garbage collector,
+    which closes the queues first; torch then waits 5 s for each of the DataLoader's processes.
     """
     order = None if seed is None else Permutation(plan.rows, seed, plan.position.epoch)
     per_chunk = max(1, _AT_ONCE // batch_size)
@@ -55,7 +55,7 @@ def _indices(plan: Plan, rank: int, batch_size: int, seed: int | None) -> Iterat
 
 
 def length(dataset: Any) -> int:
-    """The number of rows. Raises SpecError for what cannot be read by index."""
+    """The number of rows. Raises SpecError for data that cannot be read by index."""
     try:
         rows = len(dataset)
     except TypeError:

@@ -16,13 +16,13 @@ from plugin_core.storage.threads import parallel
 
 T = TypeVar("T")
 
-#: Footers that are kept in memory. A row group's read asks for its file's footer again if it is not among them.
+#: How many footers are kept in memory. Reading a row group reads its file's footer again if it is not among them.
 _FOOTERS = 256
 
 
 class ParquetRows(BlockRows):
-    """Batches of the rows of parquet files. At its start each rank reads the footers of all files, then the row groups of
-    its part. Columns of the path (Hive partitions) are not added."""
+    """Batches of the rows of parquet files. At the start, each rank reads the footers of all files, then the row groups
+    of its own part. Columns encoded in the path (Hive partitions) are not added."""
 
     def __init__(
         self, paths: list[str], columns: list[str] | None, filesystem: Any, *, seed: int, shuffle: bool, **options: Any
@@ -67,7 +67,7 @@ class ParquetRows(BlockRows):
 
 
 def _listed(paths: list[str], filesystem: Any) -> tuple[Any, list[tuple[str, Any]]]:
-    """The filesystem and the parquet files, each with the name by which it is known: its path below the given one."""
+    """The filesystem and the parquet files, each with its name: its path relative to the given one."""
     places = [Location.of(path, "paths") for path in paths] if filesystem is None else []
     storage = places[0].fs if places else filesystem
     if any(not place.fs.equals(storage) for place in places):
@@ -84,7 +84,7 @@ def _listed(paths: list[str], filesystem: Any) -> tuple[Any, list[tuple[str, Any
 
 
 def _below(storage: Any, path: str) -> list[tuple[str, Any]]:
-    """The file at a path, or the *.parquet files below it, with their names below it, sorted."""
+    """The file at a path, or the *.parquet files below it, sorted, with names relative to it."""
     from pyarrow.fs import FileSelector, FileType
 
     info = storage.get_file_info(path)
@@ -100,7 +100,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _reading(path: str, read: Callable[[], T]) -> T:
-    """What `read` gives; a file that is no parquet is refused, and other errors of the storage are a StorageError."""
+    """The result of `read`. Raises SpecError for a file that is not parquet, StorageError for other storage errors."""
     from pyarrow import ArrowInvalid
 
     try:

@@ -1,4 +1,4 @@
-"""A random order of any number of rows that is computed where it is needed, not stored."""
+"""A random order of any number of rows, computed on demand instead of stored."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-#: With halves of few bits a round mixes little.
+#: More rounds for halves of few bits, because each round mixes little.
 _ROUNDS, _ROUNDS_OF_FEW_BITS, _FEW_BITS = 6, 12, 8
-#: odd numbers without a pattern, of the finalizer of MurmurHash3
+#: odd numbers without a pattern, from MurmurHash3's finalizer
 _FACTORS = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35)
 
 
 class Permutation:
     """A pseudo-random permutation of 0 … size - 1 (size up to 2⁶²), fixed by `key` on any machine and with any NumPy.
 
-    A Feistel network over the next power of two, whose values outside the range are encrypted again until they are inside
+    A Feistel network over the next power of two; values outside the range are encrypted again until they are inside
     ("cycle walking": J. Black, P. Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002, methods 2 and 3). A value
-    takes less than two passes on average. It shuffles, and hides nothing: the round function is a mixer, no cipher.
+    takes less than two passes on average. It shuffles, but hides nothing: the round function is a mixer, not a cipher.
     """
 
     def __init__(self, size: int, *key: int):
@@ -50,7 +50,7 @@ class Permutation:
 
 
 def _mixed(values: np.ndarray[Any, Any], key: np.uint32) -> np.ndarray[Any, Any]:
-    """32 bits each, of which the upper ones depend on every bit of a value. Overflow is meant."""
+    """Each value mixed into 32 bits, the upper of which depend on every bit of the value. Overflow is intended."""
     mixed = values ^ key
     mixed *= _FACTORS[0]
     mixed ^= mixed >> np.uint32(15)

@@ -1,4 +1,4 @@
-"""How the rest of an epoch becomes steps: which rows each rank gets in which step. Pure, and the same on every rank."""
+"""How the rest of an epoch is divided into steps: which rows each rank gets when. Pure, and the same on every rank."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class Plan:
     """The rest of an epoch of `rows` rows in steps of `workers` batches.
 
     All ranks take `steps` steps, and each row is in one of their batches. Batches have `batch_size` rows; those of the last
-    step have fewer, or one row more. None is empty, except where fewer rows than workers are left at all: that is one step.
+    step have fewer, or one row more. None is empty, unless fewer rows than workers are left: these take a single step.
 
-    `contiguous`: each rank reads one part of what is left, from its start to its end; for data that is read in blocks. Else
-    the ranks share the rows of each step. This is also what follows after too many changes of the number of workers.
+    `contiguous`: each rank reads one part of what is left, from start to end; for data that is read in blocks.
+    Otherwise, and after too many changes in the number of workers, the ranks share the rows of each step.
     """
 
     def __init__(self, rows: int, position: Position, workers: int, batch_size: int, *, contiguous: bool):
@@ -20,13 +20,13 @@ class Plan:
         self.left = left_of(rows, position)
         self.parts = workers if contiguous and position.allows(workers) else 1
         self._bounds = part_bounds(len(self.left), self.parts).tolist()
-        #: rows that a part gives in one step
+        #: rows that a part contributes to one step
         self._stride = batch_size * workers // self.parts
         sharing = workers // self.parts
         self.steps = _steps(len(self.left) // self.parts, self._stride, sharing) if len(self.left) else 0
 
     def offsets(self, step: int, rank: int) -> tuple[int, int]:
-        """The rank's rows in a step: the offsets in `left` from the first up to the second."""
+        """The rank's rows in a step: a half-open range of offsets in `left`."""
         part = rank if self.parts > 1 else 0
         start = self._bounds[part] + step * self._stride
         last = step + 1 == self.steps
@@ -44,7 +44,7 @@ class Plan:
 
 
 def _steps(rows: int, stride: int, ranks: int) -> int:
-    """The steps in which a part of `rows` rows is used, `stride` at a time by so many ranks. A last step that would leave
-    a rank without a row joins the one before."""
+    """How many steps it takes to use a part of `rows` rows, `stride` at a time, by `ranks` ranks. A last step that
+    would leave a rank without a row is merged into the one before."""
     full, rest = divmod(rows, stride)
     return max(1, full + (rest >= ranks if full else 1))

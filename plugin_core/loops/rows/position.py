@@ -1,4 +1,4 @@
-"""Where in its data a training is, and what is left of an epoch. Pure: no Ray, no storage.
+"""Where a training is in its data, and what is left of an epoch. Pure: no Ray, no storage.
 
 An epoch is an order of its rows; a *position* in this order is a number from 0. All ranks take their steps together, and
 each can compute what all of them have used. So the state of a whole training is one small `Position`, and nothing is sent
@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-#: One cut of what was left of an epoch: into how many parts of nearly equal size, and how many rows every part has used.
+#: One cut of what was left of an epoch: the number of nearly equal parts, and how many rows each part has used.
 Cut = tuple[int, int]
 
-#: Limits on an epoch's cuts of more than one part. So a stored position stays below 2 KB, and what is left of an epoch is
-#: found in a second, however often the number of workers changes.
+#: Limits on an epoch's cuts into more than one part. They keep a stored position below 2 KB, and finding what is left
+#: of an epoch within a second, however often the number of workers changes.
 MAX_CUTS, MAX_PARTS = 64, 32_768
 
 
 @dataclass(frozen=True)
 class Position:
-    """The number of the epoch, from 0, and how it was cut so far: once for each number of workers that read it."""
+    """The epoch's number, from 0, and its cuts so far: one for each number of workers that has read it."""
 
     epoch: int = 0
     cuts: tuple[Cut, ...] = ()
@@ -31,8 +31,8 @@ class Position:
     def with_cut(self, parts: int, used: int) -> Position:
         """The position after `parts` parts of what is left have used `used` rows each.
 
-        A further cut into as many parts finds the same parts, since their sizes still differ by one at most; so both are
-        kept as one cut.
+        Another cut into the same number of parts yields the same parts, since their sizes still differ by at most one;
+        so both are kept as one cut.
         """
         if self.cuts and self.cuts[-1][0] == parts:
             used += self.cuts[-1][1]
@@ -47,8 +47,8 @@ class Position:
         return rows
 
     def allows(self, parts: int) -> bool:
-        """Whether a cut into so many parts stays within the limits. A cut into one part always does, unless it is followed
-        by another: that one must also be into one part."""
+        """Whether a cut into `parts` parts stays within the limits. A cut into one part always does, as long as every
+        cut after it is into one part too."""
         if self.cuts and self.cuts[-1][0] == parts:
             return True
         return len(self.cuts) < MAX_CUTS - 1 and sum(parts for parts, _ in self.cuts) + parts < MAX_PARTS
@@ -67,8 +67,8 @@ class Ranges:
         return int(self.offsets[-1])
 
     def between(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of positions that the offsets from `start` up to `stop` stand for."""
-        if self._lists is None:  # each number of an array is made anew, ten times slower
+        """The ranges of positions for the offsets from `start` up to `stop`."""
+        if self._lists is None:  # indexing an array makes a new number each time, ten times slower
             self._lists = self.starts.tolist(), self.offsets.tolist()
         starts, offsets = self._lists
         found = []
@@ -81,7 +81,7 @@ class Ranges:
         return found
 
     def without(self, cut: Cut) -> Ranges:
-        """What is left when these are cut into parts and each part has used its first rows."""
+        """What is left after these ranges are cut into parts and each part has used its first rows."""
         parts, used = cut
         bounds = part_bounds(len(self), parts)
         firsts = np.minimum(bounds[:-1] + used, bounds[1:])
@@ -111,6 +111,6 @@ def left_of(rows: int, position: Position) -> Ranges:
 
 
 def _joined(starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """The same ranges, those that meet joined."""
+    """The same ranges, with adjacent ones joined."""
     apart = starts[1:] != stops[:-1]
     return starts[np.concatenate([[True], apart])[: len(starts)]], stops[np.concatenate([apart, [True]])[: len(stops)]]

@@ -1,7 +1,7 @@
-"""Rows of a training's Ray Dataset, in an order that a later attempt finds again.
+"""Rows of a training's Ray Dataset, in an order that a later attempt can reproduce.
 
-The shard of a usual dataset hands each block to whichever worker asks first, and drops rows so that all workers get equally
-many. A dataset with `DatasetConfig(resumable=True)` stays in the object store instead, and every worker can get any block.
+An ordinary shard gives each block to whichever worker asks first, and drops rows so that all workers get equally many.
+A dataset with `DatasetConfig(resumable=True)` stays in the object store instead, and every worker can get any block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plugin_core.loops.rows.blocks import BlockRows
 
 @dataclass(frozen=True)
 class Blocks:
-    """A dataset's blocks in order: their references and numbers of rows; and a digest of the rows."""
+    """A dataset's blocks in order: their references and row counts; and a digest of the rows."""
 
     references: list[Any]
     rows: list[int]

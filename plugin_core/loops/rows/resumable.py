@@ -1,4 +1,4 @@
-"""The iterator over a training's data that continues where a checkpoint was made."""
+"""An iterator over a training's data that continues where a checkpoint was made."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Format = Literal["numpy", "pandas", "pyarrow"]
 
 
 class ResumableRows(ABC):
-    """This rank's batches of the current epoch. Iterating gives those that are left of it, then moves to the next epoch:
+    """This rank's batches of the current epoch. Iterating yields those that are left, then moves on to the next epoch:
 
         for epoch in range(batches.epoch, 10):
             for batch in batches:
                 ...
 
-    A batch counts as used once it is handed out, so checkpoint after its step. After a `break` the next iteration continues
-    behind the last batch. All ranks must make it, iterate it in step, and report after the same step.
+    A batch counts as used once it is handed out, so checkpoint after its step. After a `break`, the next iteration
+    continues after the last batch. All ranks must create it, iterate it in lockstep, and report after the same step.
 
     `batch_size`: rows of one rank's batch. `seed` and `shuffle` fix the order of each epoch.
     """
@@ -54,7 +54,7 @@ class ResumableRows(ABC):
 
     @property
     def position(self) -> Position:
-        """Behind the last batch that was handed out."""
+        """The position after the last batch that was handed out."""
         if self._done is None:
             return self._began
         plan, step = self._done
@@ -67,11 +67,11 @@ class ResumableRows(ABC):
 
     @property
     def used(self) -> int:
-        """The rows of the current epoch that were handed out, on all ranks together."""
+        """How many rows of the current epoch were handed out, on all ranks together."""
         return self._order["rows"] - self.position.left(self._order["rows"])
 
     def __len__(self) -> int:
-        """The steps that the rest of the current epoch takes."""
+        """How many steps the rest of the current epoch takes."""
         return self._plan().steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -84,16 +84,16 @@ class ResumableRows(ABC):
                     self._done = plan, step
                     yield batch
         self._check_alone(mine)
-        # not with the last batch: what a loop does at the end of an epoch is repeated after a kill before its checkpoint
+        # not with the last batch: after a kill before its checkpoint, a loop must repeat its end-of-epoch work
         self._began, self._done = Position(epoch + 1), None
 
     def save(self, folder: str | Path) -> None:
-        """Write the position into a checkpoint's folder: a small file, from rank 0 alone."""
+        """Write the position into a checkpoint's folder: a small file, from rank 0 only."""
         if self._rank == 0:
             stored.write(folder, self._order, self.position)
 
     def check_ranks(self) -> None:
-        """Raise SpecError on a rank whose data or position is not that of rank 0. All ranks must call it."""
+        """Raise SpecError on a rank whose data or position differs from rank 0's. All ranks must call it."""
         import ray.train.collective
 
         if self._workers == 1:
@@ -119,7 +119,7 @@ class ResumableRows(ABC):
 
     @abstractmethod
     def _batches(self, plan: Plan) -> Generator[Any]:
-        """This rank's batch of each step of the plan, which has at least one."""
+        """This rank's batch for each step of the plan, which has at least one step."""
 
 
 def _check(name: str, value: Any, least: int) -> None:

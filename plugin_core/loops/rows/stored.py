@@ -15,12 +15,12 @@ from plugin_core.loops.upload import run_name
 from plugin_core.storage.stored_files import parse
 
 FILE = "rows.json"
-#: More than a position with all the cuts it may have.
+#: Larger than a position with the maximum number of cuts.
 _MAX_BYTES = 10_000
 
 
 class Order(TypedDict):
-    """What fixes the order of an epoch's rows, apart from its number. `data`: a digest of what the rows are."""
+    """What determines the order of an epoch's rows, apart from its number. `data`: a digest identifying the rows."""
 
     rows: int
     seed: int
@@ -40,8 +40,8 @@ def write(folder: str | Path, order: Order, position: Position) -> None:
 
 
 def read(checkpoint: Any, order: Order) -> Position:
-    """The position in a `ray.train.Checkpoint`, of this order; the start if there is no checkpoint, or if it belongs to
-    another run (a warm start). Only the position's file is read.
+    """The position in a `ray.train.Checkpoint`, for this order; the start if there is no checkpoint, or if it belongs
+    to another run (a warm start). Only the position's file is read.
 
     Raises SpecError if the data or its order has changed, or if a checkpoint of this run has no position; StorageError if
     the file is damaged or cannot be read.

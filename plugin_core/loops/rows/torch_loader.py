@@ -10,7 +10,7 @@ from plugin_core.errors.shown import shown
 from plugin_core.loops.rows.indices import Items, length
 from plugin_core.loops.rows.plan import Plan
 
-#: Options of a DataLoader that would change which rows come, or when.
+#: DataLoader options that would change which rows come, or when.
 _OURS = {
     "batch_sampler": "the order is that of `seed` and `shuffle`",
     "sampler": "the order is that of `seed` and `shuffle`",
@@ -43,7 +43,7 @@ class TorchRows(Items):
         self._steps.begin = self._indices(plan)
         start, stop = plan.offsets(0, self._rank)
         if start == stop:
-            # what `collate_fn` makes of no rows is undefined: it gets one, which is cut off again
+            # `collate_fn` of no rows is undefined: it gets one row, which is cut off again
             self._steps.begin = lambda: iter([[0]])
             yield from map(without_rows, self._loader)
         else:
@@ -51,7 +51,7 @@ class TorchRows(Items):
 
 
 class _Steps:
-    """The DataLoader's batch sampler; one object for all epochs, so that `persistent_workers` stay."""
+    """The DataLoader's batch sampler; one object for all epochs, so that `persistent_workers` survive."""
 
     begin: Callable[[], Iterator[list[int]]]
 
@@ -60,7 +60,7 @@ class _Steps:
 
 
 def without_rows(batch: Any) -> Any:
-    """The batch with each of its tensors cut to no rows. Raises SpecError for a batch of anything else."""
+    """The batch with each of its tensors cut to zero rows. Raises SpecError for a batch of anything else."""
     import torch
 
     if isinstance(batch, torch.Tensor) and batch.ndim:
