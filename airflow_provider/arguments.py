@@ -1,4 +1,4 @@
-"""What can be told about an operator's arguments when the DAG file is parsed."""
+"""Checks of an operator's arguments that are possible when the DAG file is parsed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from plugin_core.engine import SpecError, did_you_mean
 
-#: The packages whose calls lie between a DAG file and an operator.
+#: The packages whose stack frames lie between a DAG file and an operator.
 _LIBRARIES = ("airflow", "airflow_provider", "plugin_core", "contextlib", "functools")
 _MARKS = ("{{", "{%", "{#")
-#: Between our own classes.
+#: Arguments that are passed only between our own classes.
 _INTERNAL = ("self", "fields", "kwargs", "python_callable", "op_args", "op_kwargs")
 
 
 def check_arguments(operator: type, given: Mapping[str, Any]) -> None:
-    """Raise SpecError for an argument that no class of the operator takes, with the closest one. Airflow's own error has no
-    suggestion."""
+    """Raise SpecError for an argument that no class of the operator takes, and suggest the closest one. Airflow's own
+    error suggests none."""
     ours, all_names = _arguments(operator)
     called = getattr(operator, "custom_operator_name", operator.__name__)
     for name in given.keys() - all_names:
@@ -32,8 +32,7 @@ def check_arguments(operator: type, given: Mapping[str, Any]) -> None:
 
 @contextmanager
 def noted_place(task_id: str | None) -> Iterator[None]:
-    """Add to an error the task and the line of the DAG file that made it: Airflow shows the last two calls alone, which are
-    ours."""
+    """Add the task and its line in the DAG file to an error: Airflow shows only the last two calls, which are ours."""
     try:
         yield
     except SpecError as exc:
@@ -66,12 +65,12 @@ def _arguments(operator: type) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def is_rendered(value: Any) -> bool:
-    """Whether a value holds neither a template nor another task's output, so that it is what the task will get."""
+    """Whether a value contains neither a template nor another task's output, so that the task will get it as it is."""
     if isinstance(value, str):
         return not any(mark in value for mark in _MARKS)
     if isinstance(value, Mapping):
         return all(map(is_rendered, value.values()))
     if isinstance(value, (list, tuple, set)):
         return all(map(is_rendered, value))
-    # an XComArg, and all else that Airflow resolves when the task runs
+    # an XComArg, or anything else that Airflow resolves when the task runs
     return isinstance(value, type) or inspect.isroutine(value) or not hasattr(value, "resolve")

@@ -122,13 +122,13 @@ class RayStepOperator(BaseOperator):
             self._check_spec()
 
     def _check_spec(self) -> None:
-        """While the DAG file is parsed: raise SpecError if the spec is invalid whatever values a DAG run has. Contacts and
-        imports nothing."""
+        """While the DAG file is parsed: raise SpecError if the spec is invalid for every DAG run. Makes no connections
+        and imports nothing."""
         mapped = getattr(self, "_BaseOperator__from_mapped", False)  # then this is a task's process, which checks it itself
         if mapped or not is_rendered(self.spec):
             return
         if isinstance(self.spec, (str, os.PathLike)) and not Path(self._folder or ".", self.spec).is_file():
-            return  # it may be where the task runs
+            return  # it may exist where the task runs
         as_spec(self.spec, self.spec_class, self._folder)
 
     @property
@@ -166,7 +166,7 @@ class RayStepOperator(BaseOperator):
         )
 
     def execute_complete(self, context: Any, event: dict[str, Any], pages: dict[str, str] | None = None) -> dict[str, Any]:
-        """`pages`: those that the process which deferred knew."""
+        """`pages`: the pages that the process that deferred the task knew."""
         self.pages |= pages or {}
         if event["status"] != "success":
             _fail(event)
@@ -245,7 +245,7 @@ class RayStepOperator(BaseOperator):
         ti.xcom_push(key=link.xcom_key, value=url)
 
     def _hand_over(self, context: Any, result: dict[str, Any]) -> dict[str, Any]:
-        """The last act of a task: a clear after this requests a new generation."""
+        """The last thing a task does: clearing it after this requests a new generation."""
         if pages := [page for url in result.get("tracking", {}).values() if (page := safe_link(url))]:
             self._show(context["ti"], RayTrackingLink(), pages[0])
         rundir = RunDir.at(result["run"]["uri"])
@@ -276,7 +276,7 @@ _REFERENCES = ("checkpoint", "resume_from", "compare_to")
 
 
 def as_reference(name: str, value: Any) -> Any:
-    """Parse a result's dict back from the text that non-native Jinja rendering makes of it, also in the field `search`."""
+    """Parse a result's dict back from the text that non-native Jinja rendering produces, also in the field `search`."""
     if isinstance(value, Mapping) and "search" in value:
         return {**value, "search": as_reference(f"{name}.search", value["search"])}
     if not (isinstance(value, str) and value.lstrip().startswith("{")):
@@ -289,7 +289,7 @@ def as_reference(name: str, value: Any) -> Any:
 
 @contextmanager
 def as_airflow_errors() -> Iterator[None]:
-    """Convert our errors to exceptions that Airflow retries, or does not."""
+    """Convert our errors to exceptions that Airflow retries or does not retry."""
     try:
         yield
     except RayTrainWorkflowsError as exc:
@@ -300,7 +300,7 @@ def as_airflow_errors() -> Iterator[None]:
 
 
 def _fail(failed: Mapping[str, Any]) -> NoReturn:
-    """Raise an exception that Airflow retries, or does not; the user's traceback comes last in the task's log."""
+    """Raise an exception that Airflow retries or does not retry; the user's traceback comes last in the task's log."""
     text = f"{failed['error']}: {failed['message']}"
     if failed["details"]:
         text = f"{text}\n\n{failed['details']}"

@@ -1,4 +1,4 @@
-"""Operators that start and end a cluster which the steps of a DAG run share. A DAG needs neither of them."""
+"""Operators that start and end a cluster shared by the steps of a DAG run. Both are optional."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class _SharedClusterOperator(BaseOperator):
 
 class StartRayClusterOperator(_SharedClusterOperator):
     """Start the cluster that the steps of this DAG run share (a connection whose `kuberay` has `"share": "workflow"`), and
-    wait until it is ready, also in a queue. A step's first use does the same; with this one the DAG shows it.
+    wait until it is ready, even if it is queued. The first step would do the same; this operator makes it visible in
+    the DAG.
 
     Use it `.as_setup()`. The cluster is deleted at the end of the DAG run, or by `EndRayClusterOperator`. Safe to retry.
     """
@@ -38,12 +39,13 @@ class StartRayClusterOperator(_SharedClusterOperator):
     def execute(self, context: Any) -> None:
         with as_airflow_errors():
             cluster = self._cluster(context)
-            remember(context, SHARED_KEY, self.ray_conn_id)  # before it exists: whatever becomes of this task
+            remember(context, SHARED_KEY, self.ray_conn_id)  # before it exists, in case this task dies
             self.log.info("ready: %s", run_sync(start_shared(cluster, self.log.info)))
 
 
 class EndRayClusterOperator(_SharedClusterOperator):
-    """Delete that cluster before the DAG run ends, unless a step is still on it. Use it `.as_teardown()`. Safe to retry."""
+    """Delete that cluster before the DAG run ends, unless a step is still on it. Use it `.as_teardown()`. Safe to
+    retry."""
 
     def execute(self, context: Any) -> None:
         with as_airflow_errors():

@@ -12,31 +12,31 @@ from plugin_core.engine import Line, Log, RayTrainWorkflowsError
 #: States in which nobody waits for the run any more. In all others (deferred, queued, running, restarting, or none just
 #: after a clear) the task will continue it.
 _OVER = frozenset({"failed", "success", "skipped", "upstream_failed", "removed", "gone"})
-#: Most characters of a traceback, which goes through Airflow's database with the trigger's event.
+#: The maximum length of a traceback, which goes through Airflow's database with the trigger's event.
 DETAILS_CHARS = 16_000
 #: The key of the run's URI in a task's state store.
 RUN_KEY = "ray_run"
 #: The key of the connection whose cluster the steps of the DAG run share.
 SHARED_KEY = "ray_shared_cluster"
 HEALTH_TIMEOUT_S = 3.0
-#: More lines than this of a job's log are folded in the UI, under the worst of them.
+#: If a job logs more lines than this at once, the UI folds them under the most severe one.
 FOLDED = 5
 
 
 def writer(log: Any) -> Log:
-    """Return a function that writes a run's lines to the task's log, each with the time of what happened."""
+    """Return a function that writes a run's lines to the task's log, each with the time of its event."""
 
     def write(line: Line) -> None:
         texts = [line.text]
         if len(line.lines) > FOLDED:
-            # a line of the job's must not begin or end a group
+            # the job's own lines must not begin or end a group
             inside = (f" {text}" if text.startswith("::") else text for text in line.lines)
             texts = [f"::group::{line.text}", *inside, "::endgroup::"]
         elif line.lines:
             texts = list(line.lines)
         when = datetime.fromtimestamp(line.time, UTC).isoformat()
         for text in texts:
-            log.log(line.level, "%s", text, timestamp=when)  # structlog keeps a time that is given
+            log.log(line.level, "%s", text, timestamp=when)  # structlog keeps a given timestamp
 
     return write
 
@@ -79,13 +79,13 @@ def task_state(ti: Any) -> str | None:
     states = RuntimeTaskInstance.get_task_states(
         dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index if mapped else None
     ).get(ti.run_id, {})
-    # Airflow's key of a mapped task
+    # Airflow's key for a mapped task
     state: str | None = states.get(f"{ti.task_id}_{ti.map_index}" if mapped else ti.task_id, "gone")
     return state
 
 
 def without_triggerer() -> str:
-    """Return a warning if the API server reports no live triggerer; "" if there is one, or it is unknown. Blocks."""
+    """Return a warning if the API server reports no live triggerer; "" if there is one or this is unknown. Blocks."""
     from airflow.providers.common.compat.sdk import conf
 
     api = conf.get("core", "execution_api_server_url", fallback=None) or conf.get("api", "base_url", fallback=None) or ""

@@ -1,4 +1,4 @@
-"""Maps an Airflow connection to the core's cluster."""
+"""Map an Airflow connection to the core's cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from plugin_core.engine import (
 )
 
 DEFAULT_CONN_ID = "ray_default"
-#: The id of a connection, or several in the order of preference.
+#: The id of a connection, or several in order of preference.
 ConnIds = str | Sequence[str] | None
 
 
@@ -38,7 +38,7 @@ class Place:
     storage_path: str | None = None
     namespace: str = ""
     dashboard_url: str = ""
-    #: see `FallbackCluster`; of a list of connections, the first one's counts
+    #: see `FallbackCluster`; in a list of connections, the first one's applies
     after_s: float = FallbackCluster.after_s
 
 
@@ -51,9 +51,9 @@ class RayJobsHook(BaseHook):
       `namespace`.
     * Extra `kuberay`: the fields of a `plugin_core.KubeRayCluster` as JSON, for one cluster per run, or per DAG run,
       on Kubernetes.
-    * A list of ids: the step is on the first cluster, and moves on to the next one when it gets nothing there for the
-      `after_s` seconds of the first connection (default 600), or that cluster is lost (see `plugin_core.FallbackCluster`).
-      The first connection also gives the defaults.
+    * A list of ids: the step starts on the first cluster, and moves on to the next one if it gets no resources there
+      for the first connection's `after_s` seconds (default 600), or if that cluster is lost (see
+      `plugin_core.FallbackCluster`). The first connection also gives the defaults.
     * `ray_conn_id=None`: the embedded local cluster.
     * `ray_default`, if no such connection exists: also the embedded local cluster. It is one Ray head per machine and
       user, so this is for an Airflow whose workers and triggerer share one machine.
@@ -66,7 +66,7 @@ class RayJobsHook(BaseHook):
     hook_name = "Ray cluster (Jobs API)"
 
     def __init__(self, ray_conn_id: ConnIds = DEFAULT_CONN_ID, *, of: Any = None, **kwargs: Any):
-        """`of`: the task instance for whose DAG run the cluster is, if the steps of a DAG run share one."""
+        """`of`: the task instance whose DAG run the cluster belongs to, if the steps of a DAG run share one."""
         super().__init__(**kwargs)
         self.ray_conn_id = ray_conn_id
         self._of = of
@@ -119,7 +119,7 @@ def _ids(given: ConnIds) -> Sequence[str | None]:
 
 
 def _one_of(places: Sequence[Place]) -> Place:
-    """The place of a step that may be at any of these."""
+    """The place for a step that may run at any of these."""
     if len(places) == 1:
         return places[0]
     cluster = FallbackCluster([place.cluster for place in places], places[0].after_s)
@@ -135,7 +135,7 @@ def _secrets(cluster: Cluster) -> list[str]:
 async def _amask_secret(value: str) -> None:
     try:
         from airflow.sdk.log import amask_secret
-    except ImportError:  # it came with Airflow 3.3
+    except ImportError:  # added in Airflow 3.3
         await sync_to_async(mask_secret)(value)
     else:
         await amask_secret(value)

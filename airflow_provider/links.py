@@ -8,19 +8,19 @@ from airflow.providers.common.compat.sdk import BaseOperatorLink
 
 
 class _KnownLink(BaseOperatorLink):
-    """A link that the operator knows, or does not know yet.
+    """A link that the operator knows, or will know later.
 
-    Airflow asks for it at the end of each of the task's processes, a deferral included, and keeps the answer as an XCom for
-    its pages. The operator is asked, not XCom: one that is absent is an error in the scheduler's log.
+    Airflow asks for it at the end of each of the task's processes, including a deferral, and keeps the answer as an
+    XCom for its UI. It asks the operator, not XCom, because a missing XCom is an error in the scheduler's log.
     """
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        pages: dict[str, str] = getattr(operator, "pages", {})  # a mapped task's that could not be rendered has none
+        pages: dict[str, str] = getattr(operator, "pages", {})  # none if a mapped task could not be rendered
         return pages.get(self.xcom_key, "")
 
 
 class RayJobLink(_KnownLink):
-    """Known from the submit on, so that the link is available while the job runs."""
+    """Known as soon as the job is submitted, so that the link is available while it runs."""
 
     name = "Ray job"
 

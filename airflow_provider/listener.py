@@ -1,4 +1,4 @@
-"""Cancels the runs of tasks that are over, from Airflow's own servers.
+"""Cancel the runs of tasks that are over, from Airflow's own servers.
 
 Normally the trigger cancels a deferred task's run, and the task's process a running one's. This listener covers the case
 where neither exists: no triggerer is alive, or the task's process was killed. Airflow calls it in the API server when a
@@ -21,8 +21,8 @@ from airflow_provider.stored import remembered
 if TYPE_CHECKING:
     from airflow_provider.hooks import ConnIds
 
-#: Most runs whose end is awaited at once, and seconds to wait for one. The cancel is already recorded in the run directory,
-#: so the driver stops even if its cluster cannot be reached from here.
+#: How many runs' ends are awaited at once, and seconds to wait for one. The cancel is already recorded in the run
+#: directory, so the driver stops even if its cluster cannot be reached from here.
 AT_ONCE, PATIENCE_S = 8, 600.0
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
     def cancel_them(_: Any) -> None:
         from plugin_core.engine import in_background
 
-        # in the background: a person is waiting for the page, or the scheduler's loop is blocked
+        # in the background: otherwise a person waits for the page, or the scheduler's loop is blocked
         for task, run in tasks:
             if isinstance(run, dict) and "uri" in run:
                 in_background(_cancel(task, run["uri"], run["ray_conn_id"]))
@@ -91,7 +91,7 @@ def _cancel_runs_of(row: Any, **ids: Any) -> None:
 
 
 def _end_shared_clusters(dag_run: Any) -> None:
-    """Delete the clusters that the DAG run's steps shared; one whose steps are being cancelled yet is deleted later."""
+    """Delete the clusters that the DAG run's steps shared; later, if their steps are still being cancelled."""
     from sqlalchemy.orm import object_session
 
     from plugin_core.engine import in_background
@@ -113,12 +113,12 @@ async def _end_shared_cluster(ray_conn_id: ConnIds, of: Any) -> None:
         cluster = await in_thread(lambda: RayJobsHook(ray_conn_id, of=of).get_cluster())
         await cluster.end_workflow()
     except RayTrainWorkflowsError as exc:
-        # its leases end by themselves, and the next run in its namespace deletes it
+        # its leases expire by themselves, and the next run in its namespace deletes it
         logger.warning("the shared cluster of %s, run %s was not deleted: %s", of.dag_id, of.run_id, exc.message)
 
 
 def _is_over(task: dict[str, Any]) -> bool:
-    """Whether a task is over now, or its DAG run, or they were deleted. False: it was cleared and runs again."""
+    """Whether a task or its DAG run is over now, or was deleted. False: the task was cleared and runs again."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
@@ -141,7 +141,7 @@ async def _cancel(task: dict[str, Any], run_uri: str, ray_conn_id: ConnIds) -> N
         attempt = await threads(rundir.latest)
         if not attempt or await threads(rundir.end, attempt) is not None:
             return
-        # after `latest`: an attempt that was there already belongs to a try that is over, if the task is over now
+        # after `latest`: if the task is over now, an attempt that already existed belongs to a try that is over
         if not await in_thread(lambda: _is_over(task)):
             return
         # record the cancel where the driver reads it: this holds whatever happens next

@@ -260,7 +260,7 @@ class RayBatchInferOperator(RayStepOperator):
 
 class RayJobOperator(RayStepOperator):
     """Any work on a Ray cluster (`plugin_core.RayJobSpec`): a function, or a command. The result's `value` is what the
-    function returned, or `value_uri` where that is large.
+    function returned, or `value_uri` if that is large.
 
     `resources` is called `ray_resources` here, since every Airflow operator has its own `resources`.
     """

@@ -13,9 +13,9 @@ from plugin_core.engine import CHAMPION, promote, promoted
 
 
 class PromoteModelOperator(BaseOperator):
-    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version that it points to then.
-    Safe to retry. An old DAG run that is cleared moves no alias back: the log and `kept` of the version say why. `result`
-    may be another task's output."""
+    """Point a model's alias to a result's checkpoint (`plugin_core.promote`); returns the version it points to
+    afterwards. Safe to retry. Clearing an old DAG run does not move the alias back: the log and the version's `kept`
+    say why. `result` may be another task's output."""
 
     template_fields: Sequence[str] = ("result", "name", "alias", "registry", "dataset")
     ui_color = "#e8f7d4"

@@ -1,5 +1,5 @@
-"""What a task stores for Airflow's servers, so that they can cancel its run without the task: in the task state store, and
-before Airflow 3.3, which has none, in an XCom of the task."""
+"""What a task stores for Airflow's servers, so that they can cancel its run without the task: in the task state store
+or, before Airflow 3.3 introduced that, in an XCom of the task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def forget(context: Any, key: str) -> None:
 
 
 def remembered(session: Any, key: str, **ids: Any) -> list[tuple[str, int, Any]]:
-    """In one of Airflow's servers: (task id, map index, value) of the tasks with these ids."""
+    """For use in Airflow's servers: (task id, map index, value) of the tasks with these ids."""
     from sqlalchemy import select
 
     if has_store():

@@ -67,7 +67,7 @@ class RayStepTrigger(BaseTrigger):
             return False
 
     async def cleanup(self) -> None:
-        """Before Airflow 3.3, which calls `on_kill`, this is all that a trigger hears of its end."""
+        """Before Airflow 3.3, which calls `on_kill`, this is the only notice a trigger gets of its end."""
         if not hasattr(BaseTrigger, "on_kill") and not self._is_over:
             await self.on_kill()
 
@@ -88,6 +88,6 @@ class RayStepTrigger(BaseTrigger):
             return
         self.log.info("The task is %s: cancelling %s", state, self.run_uri)
         cluster = await RayJobsHook(self.ray_conn_id, of=self.task_instance).aget_cluster()
-        # a task cleared meanwhile may have started a later attempt, which is not this trigger's
+        # a task cleared in the meantime may have started a later attempt, which is not this trigger's
         followed = max(self._supervisor.attempt if self._supervisor else 0, self.since_attempt + 1)
         self.log.info("%s: %s", self.run_uri, await acancel(RunDir.at(self.run_uri), cluster, followed))

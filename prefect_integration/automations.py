@@ -63,7 +63,7 @@ def create_recovery_automations(
         description=f"Reschedules a deployment's crashed flow run until it has run {max_runs} times.",
         trigger=EventTrigger(
             expect={"prefect.flow-run.Crashed"},
-            # the limit: the event has the number of runs started as a label
+            # the limit: the event is labelled with the number of runs started
             match={"prefect.resource.id": "prefect.flow-run.*", "prefect.run-count": [str(n) for n in range(max_runs)]},
             match_related=related,
             for_each={"prefect.resource.id"},

@@ -1,4 +1,4 @@
-"""`@ray_task`: makes a function a Prefect task that runs on the cluster.
+"""`@ray_task`: turns a function into a Prefect task that runs on the cluster.
 
 @ray_task(num_cpus=2)
 def prepare(day):
@@ -34,8 +34,8 @@ def ray_task(
 ) -> Any:
     """A task that runs the function as a `RayJobSpec` with these `fields`, and returns what it returns.
 
-    The call's arguments are the function's, plain JSON data or results of steps. `cluster`, `key`: as in `ray_job`. `name`:
-    the task's; None: the function's.
+    The call's arguments go to the function: plain JSON data or results of steps. `cluster`, `key`: as in `ray_job`.
+    `name`: the task's name; None: the function's.
     """
     if function is None:
         return functools.partial(ray_task, cluster=cluster, key=key, name=name, **fields)
@@ -60,7 +60,7 @@ def ray_task(
 
 
 def _flat(function: Callable[..., Any], parameters: dict[str, Any]) -> dict[str, Any]:
-    """Prefect's parameters as keyword arguments: it keeps those of `**options` in a mapping of that name."""
+    """Prefect's parameters as keyword arguments: Prefect keeps those of `**options` in a mapping of that name."""
     more = [name for name, each in inspect.signature(function).parameters.items() if each.kind is each.VAR_KEYWORD]
     flat = {name: value for name, value in parameters.items() if name not in more}
     for name in more:

@@ -2,7 +2,7 @@
 
     @flow(on_cancellation=[cancel_ray_jobs], on_crashed=[report_ray_jobs])
 
-Prefect calls them in the runner's process; steps, including those of subflows, are found by the flow run's id alone.
+Prefect calls them in the runner's process; steps, including those of subflows, are found by just the flow run's id.
 """
 
 from __future__ import annotations

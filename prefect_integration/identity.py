@@ -1,4 +1,4 @@
-"""Derives the name of a step's run from what Prefect keeps the same across retries."""
+"""Derive the name of a step's run from what Prefect keeps the same across retries."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class Call:
 
 
 def named(spec: SpecT, key: str | None, call: Call) -> SpecT:
-    """Return the spec under its own run name, or under one that is the same at every retry.
+    """Return the spec under its own run name, or under one that is the same on every retry.
 
     The name is `<root flow run id>--<subflows in between>--<key>`. It contains no task run ids or try counts, since a
     flow's retry creates new ones, and no subflow's flow run id, since the parent's retry creates a new one. A subflow is
     identified by its name and Prefect's call number.
 
-    The default `key` is the kind of the step and a hash of the spec's fields (functions by name): mapped tasks get a run
-    each, and equal specs share one. The functions' code is not part of it, so a flow restarted with newer code finds the
-    job that is still alive. An explicit `key` alone decides: the same key with other fields is rejected, so a changed step
-    never runs beside the one it replaces.
+    The default `key` is the kind of the step and a hash of the spec's fields (functions by name): each mapped task gets
+    its own run, and equal specs share one. The functions' code is not part of it, so a flow restarted with newer code
+    finds the job that is still alive. With an explicit `key`, nothing else counts: the same key with different fields
+    is rejected, so a changed step never runs alongside the one it replaces.
 
-    Raises SpecError if another step in the same flow run has the name.
+    Raises SpecError if another step in the same flow run already has the name.
     """
     record, _, _ = make_record(spec)
     named_spec = spec.with_name(run_name_of(spec, record, key, call))
@@ -83,7 +83,7 @@ def named(spec: SpecT, key: str | None, call: Call) -> SpecT:
 
 
 def run_name_of(spec: StepSpec, record: dict[str, Any], key: str | None, call: Call) -> str:
-    """Return the run name alone (see `named`); `record`: the spec's record."""
+    """Return only the run name (see `named`); `record`: the spec's record."""
     if spec.run_config.name:
         return spec.run_config.name
     if not call.flow_runs:

@@ -14,8 +14,8 @@ _shared: dict[str, dict[str, Cluster]] = {}
 
 
 def share_until_the_end(cluster: Cluster, root: str) -> Cluster:
-    """The cluster for the root flow run, if its steps share one. It is deleted at the end of that flow run when that is in
-    this process; else when its leases have ended, by the next run in its namespace."""
+    """The cluster for the root flow run, if its steps share one. It is deleted at the end of that flow run if that is
+    in this process; otherwise by the next run in its namespace, once its leases have expired."""
     cluster = cluster.of_workflow(root) if root else cluster
     context = FlowRunContext.get()
     if cluster.keep_every_s is None or context is None or context.flow_run is None or str(context.flow_run.id) != root:

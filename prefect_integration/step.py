@@ -57,7 +57,7 @@ SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 
 class Step:
     """A step in the flow run (and task run) that calls it. `cluster`: the core's, a `RayCluster` block, a list of those in
-    the order of preference, or None (local).
+    order of preference, or None (local).
 
     Raises SpecError or a subclass if the spec, key or cluster is invalid.
     """
@@ -72,7 +72,7 @@ class Step:
         self._rundir: RunDir | None = None
         self._supervisor: Supervisor | None = None
         self._board: Board | None = None
-        # a task that is called or awaited there is interrupted itself
+        # a task that is called or awaited there is interrupted directly
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         #: the flow run whose cancel ended this step
         self.cancelled_by: UUID | None = None
@@ -165,7 +165,7 @@ class Step:
         return self._supervisor, board, call
 
     def _write(self, line: Line) -> None:
-        """Write a line to the task run's log, with the time of what happened."""
+        """Write a line to the task run's log, with the time of its event."""
         _, options = self.logger.process("", {})  # Prefect's adapter: the ids of the run go with each line
         logger = self.logger.logger
         for text in line.lines or [line.text]:
@@ -253,8 +253,8 @@ def as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
 
 
 def cluster_data(given: Any, cluster: Cluster, root: str) -> dict[str, Any]:
-    """Data by which a hook finds the cluster again: a block's name and the root flow run, or any other cluster without its
-    secrets."""
+    """The data that lets a hook find the cluster again: a block's name and the root flow run, or any other cluster
+    without its secrets."""
     if isinstance(given, (list, tuple)):
         each = [cluster_data(one, its, root) for one, its in zip(given, cluster.choices(), strict=True)]
         return {"clusters": each, "after_s": cluster.after_s}
@@ -297,16 +297,16 @@ def _close_without_runner(flow_run_id: UUID) -> None:
                 client.set_flow_run_state(flow_run_id, Cancelled(message="the training was stopped"), force=True)
 
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
-        # explicitly no daemon: a thread inherits that flag, and the process has to wait for this one at exit
+        # explicitly not a daemon: a thread inherits that flag, and the process must wait for this one at exit
         threading.Thread(target=close, name="raytrain-close", daemon=False).start()
 
 
 def _main_thread_interrupted() -> bool:
-    """Whether a Ctrl-C ended what the main thread did, and it now leaves `with` blocks, such as the task runner's."""
+    """Whether a Ctrl-C interrupted the main thread, which is now leaving `with` blocks, such as the task runner's."""
     handled: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)
     # Python 3.11 gives `sys.exc_info()`, later ones the exception
     error = handled[1] if isinstance(handled, tuple) else handled
-    if isinstance(error, asyncio.CancelledError):  # what asyncio makes of a Ctrl-C
+    if isinstance(error, asyncio.CancelledError):  # what asyncio turns a Ctrl-C into
         runner = getattr(getattr(signal.getsignal(signal.SIGINT), "func", None), "__self__", None)
         return getattr(runner, "_interrupt_count", 0) > 0
     return isinstance(error, KeyboardInterrupt)

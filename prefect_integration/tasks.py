@@ -74,8 +74,8 @@ def key_of(context: TaskRunContext, make: Callable[[], StepSpec], key: str | Non
         return f"raytrain-{context.task_run.id}"
     try:
         spec = make()
-        # `Step` makes its own record: this call ends before the task begins, and knows no cluster, whose `runtime_env` the
-        # step's spec includes. One takes about 20 ms
+        # `Step` makes its own record (about 20 ms): this call ends before the task begins, and does not know the
+        # cluster, whose `runtime_env` is part of the step's spec
         record, _, _ = make_record(spec)
         step = [call.root, run_name_of(spec, record, key, call), fingerprint(record)]
     except RayTrainWorkflowsError:
@@ -85,7 +85,7 @@ def key_of(context: TaskRunContext, make: Callable[[], StepSpec], key: str | Non
 
 def move_key(context: TaskRunContext, parameters: dict[str, Any]) -> str | None:
     """Cache key that makes an alias move happen once per flow run, however often the flow is retried: a second rollback
-    would go further back, a second promotion would undo what others did meanwhile."""
+    would go further back, a second promotion would undo what others did in the meantime."""
     call = Call.here()
     if not call.flow_runs:
         return None
@@ -99,7 +99,7 @@ _MOVE: dict[str, Any] = {**KEPT, "cache_policy": CachePolicy.from_cache_key_fn(m
 
 @task(name="run_step", **_OPTIONS)
 def run_step(spec: Given, cluster: Clusters = None, key: str | None = None) -> StepResult:
-    """Run a step of any kind; the other tasks do this for the kind of their name.
+    """Run a step of any kind; each of the other tasks does this for the kind it is named after.
 
     :param spec: the step: a spec, a dict of its fields, or the path of a YAML or JSON file.
     :param cluster: a `RayCluster` block, `plugin_core.RayCluster(address)`, or a `KubeRayCluster`; a list of these, in the
@@ -111,7 +111,7 @@ def run_step(spec: Given, cluster: Clusters = None, key: str | None = None) -> S
 
 @task(name="run_step", **_OPTIONS)
 async def arun_step(spec: Given, cluster: Clusters = None, key: str | None = None) -> StepResult:
-    """`run_step`, to be awaited."""
+    """Async version of `run_step`."""
     return await _arun(spec, StepSpec, cluster, key)
 
 
@@ -215,14 +215,15 @@ def rollback(name: str, alias: str = CHAMPION, registry: str | None = None) -> M
 
 @task(name="start_cluster", retry_condition_fn=retry_makes_sense)
 def start_cluster(cluster: Clusters) -> str:
-    """Start the cluster that the steps of this flow run share, and wait until it is ready, also in a queue. A step's first
-    use does the same; with this one the flow shows it. It is deleted at the end of the flow run, or by `end_cluster`."""
+    """Start the cluster that the steps of this flow run share, and wait until it is ready, even if it is queued.
+    The first step would do the same; this task makes it visible in the flow. The cluster is deleted at the end of the
+    flow run, or by `end_cluster`."""
     return run_sync(start_shared(_shared(cluster), get_run_logger().info))
 
 
 @task(name="end_cluster", retry_condition_fn=retry_makes_sense)
 def end_cluster(cluster: Clusters) -> None:
-    """Delete that cluster before the flow run ends, unless a step is still on it."""
+    """Delete the shared cluster before the flow run ends, unless a step is still on it."""
     run_sync(end_shared(_shared(cluster)))
 
 

@@ -1,4 +1,4 @@
-"""Shows a step in Prefect: progress, links, metrics and report as artifacts, the checkpoint as an asset."""
+"""Show a step in Prefect: progress, links, metrics and report as artifacts, the checkpoint as an asset."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from plugin_core.engine import (
 
 #: Type of the artifact that records a step's run and cluster; `hooks` reads it.
 STEP = "ray-step"
-#: Most metrics in an asset's event, which Prefect displays; all of them are in the run directory.
+#: The maximum number of metrics in an asset's event, which Prefect displays; the run directory has all of them.
 _ASSET_METRICS = 20
 
 
