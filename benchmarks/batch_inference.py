@@ -1,9 +1,9 @@
 """What batch inference costs: `make bench-inference`, or `python -m benchmarks.batch_inference [ROWS]`.
 
 The digits' network over generated images, three ways on one machine in one run: as a step; as a bare Ray Data program on
-the same Ray head with the same predictor, batch size and pool; as a bare loop of torch and pyarrow in one process. Each is
-done for ROWS and for ROWS / 5 rows: the difference of the two times gives the rows a second without what is paid once
-(a job's start, imports, an actor's). Then the memory that a step takes for a dataset of four times the object store.
+the same Ray head with the same predictor, batch size and pool; as a bare torch and pyarrow loop in one process. Each
+runs on ROWS and on ROWS / 5 rows: the difference between the two times gives the rows per second without one-time costs
+(the start of a job and of an actor, imports). Then the memory of a step over a dataset four times the object store.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def show(sizes: tuple[int, int], times: dict[str, list[float]]) -> None:
 
 
 def show_memory(folder: Path, checkpoint: str, store: int = 200_000_000) -> None:
-    """A step over four times as many bytes as the head's object store has."""
+    """A step over a dataset four times as large as the head's object store."""
     rows = 4 * store // 256
     place = folder / "memory"
     place.mkdir()

@@ -1,10 +1,10 @@
 """What a checkpoint costs: `make bench-checkpoints`, or `python -m benchmarks.checkpoints [MEGABYTES]`.
 
-A checkpoint of one file, and one of 1,000, from a worker to storage and back: by `ray.train.report` and
-`CheckpointRef.as_directory` (Ray's copy, the fence, the manifest's checks, the wait until it is one to resume from), and by
-a bare `pyarrow.fs.copy_files` in Ray's chunks; and how long `report` holds the loop up when the upload goes on beside it.
-All in the same worker, one after the other, three times each; the median counts. First on local disk, then on an S3 server
-of this machine.
+A checkpoint of one file, and one of 1,000, from a worker to storage and back: with `ray.train.report` and
+`CheckpointRef.as_directory` (Ray's copy, the fence, the manifest's checks, the wait until it can be resumed from), and
+with a bare `pyarrow.fs.copy_files` in Ray's chunks; and how long `report` blocks the loop when the upload runs
+alongside. All in the same worker, one after the other, three times each; the median counts. First on local disk,
+then on a local S3 server.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from plugin_core import CheckpointConfig, RunConfig, TrainSpec, run
 
 SHAPES = {"one file": 1, "1,000 files": 1000}
 TIMES = 3
-#: Bytes in one piece of a copy, as Ray has it (ray 2.60, `_pyarrow_fs_copy_files`); pyarrow's 1 MiB makes many requests.
+#: A copy's chunk size in bytes, the same as Ray's (2.60, `_pyarrow_fs_copy_files`); pyarrow's 1 MiB makes many
+#: requests.
 CHUNK = 64 << 20
 
 
 def loop(config: dict[str, Any]) -> None:
-    """Each way of copying, and the seconds that it took."""
+    """Copy in each way, and report the seconds it took."""
     import os
     import shutil
     import tempfile

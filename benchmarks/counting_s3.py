@@ -1,4 +1,4 @@
-"""An S3 server that counts what it is asked: moto, on a port of this machine, in a process of its own."""
+"""An S3 server that counts its requests: moto, on a local port, in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-#: Where the server tells what it was asked since it told last.
+#: The path where the server returns the requests since the last such call.
 TAKE = "/-/take"
-#: What every process that uses the server needs; it takes any key.
+#: What every process that uses the server needs; the server accepts any key.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "counting",
     "AWS_SECRET_ACCESS_KEY": "counting",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-#: Dollars a request in S3 Standard, us-east-1 (https://aws.amazon.com/s3/pricing, November 2026); deletions are free.
+#: Dollars per request in S3 Standard, us-east-1 (https://aws.amazon.com/s3/pricing, November 2026); deletions are free.
 PRICES = {"PUT": 0.005 / 1000, "LIST": 0.005 / 1000, "GET": 0.0004 / 1000, "HEAD": 0.0004 / 1000, "DELETE": 0.0}
 
 
 class Requests:
-    """What was asked since the last `take`: as (kind, key), in order."""
+    """The requests since the last `take`, as (kind, key), in order."""
 
     def __init__(self, port: int):
         self._port = port
@@ -46,7 +46,7 @@ def kinds(asked: list[tuple[str, str]]) -> Counter[str]:
 
 
 def price(asked: list[tuple[str, str]]) -> float:
-    """In dollars."""
+    """The price of the requests, in dollars."""
     return sum(PRICES[kind] for kind, _ in asked)
 
 
@@ -106,7 +106,7 @@ def serve() -> None:
 
 
 def _request(environ: dict[str, Any]) -> tuple[str, str]:
-    """Its kind, as it is paid for, and its key."""
+    """A request's kind, as S3 bills it, and its key."""
     kind, path = environ["REQUEST_METHOD"], unquote(environ["PATH_INFO"])
     query = parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True)
     _, _, key = path.strip("/").partition("/")

@@ -1,10 +1,10 @@
 """Half an hour of kills: `make bench-kills`, or `python -m benchmarks.kills [SECONDS [SEED]]`.
 
 The same training three ways at the same time: a step on the embedded head, bare Ray Train (`max_failures=-1`) on a head
-of its own, and `torchrun --max-restarts`. In each, something is killed every 60 to 120 s, by one seeded schedule: a
+of its own, and `torchrun --max-restarts`. In each, something is killed every 60 to 120 s, on one seeded schedule: a
 worker, the process that drives the training (the driver, the program with `fit()`, torchrun's agent), or everything (the
-head with all that is on it). The three get their kills 20 s apart, so that they do not restart at the same moment. What
-does not come back by itself is started again by hand, at once: within half a second of its end, which no person is.
+head with everything on it). The three get their kills 20 s apart, so that they do not restart at the same moment. What
+does not come back by itself is restarted "by hand" within half a second of its end, faster than any person would.
 
 Effective time is the time of steps that advanced the training ÷ wall time. A step that is repeated counts once.
 """
@@ -41,7 +41,7 @@ BETWEEN_S, APART_S = (60.0, 120.0), 20.0
 
 
 def schedule(seconds: float, seed: int) -> list[tuple[float, str]]:
-    """When something is killed, in seconds since the first step, and what."""
+    """When something is killed, in seconds since the first step, and what is killed."""
     draw, at, found = random.Random(seed), 0.0, []
     while (at := at + draw.uniform(*BETWEEN_S)) < seconds:
         found.append((at, draw.choice(KINDS)))
@@ -98,7 +98,7 @@ class Step:
                     _kill(pid)
 
     def look_after(self) -> None:
-        """Nothing: the step does."""
+        """Nothing to do: the step restarts itself."""
 
     def end(self) -> None:
         self._running.result()
@@ -108,7 +108,7 @@ class Step:
 
 
 class Program:
-    """A program that has to be started again when it ends."""
+    """A program that has to be restarted when it ends."""
 
     title = "torchrun --max-restarts"
     command: ClassVar = [
@@ -155,7 +155,7 @@ class Program:
         assert self._process is not None
         if self._process.poll() is None or (self._folder / "stop").exists():
             return
-        # what it left behind would train beside its successor
+        # what it left behind would train alongside its successor
         for process in psutil.process_iter(["cmdline"]):
             if str(self._folder) in (process.info["cmdline"] or []):
                 _kill(process.pid)

@@ -1,4 +1,4 @@
-"""The loop of `kills`, three ways: `python -m benchmarks.kills_ways WAY FOLDER`. It ends once FOLDER/stop is there."""
+"""The loop of `kills`, three ways: `python -m benchmarks.kills_ways WAY FOLDER`. It ends once FOLDER/stop exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVERY = 25
 
 
 def steps(folder: str, rank: int, first: int, save: Any) -> None:
-    """Steps that wait for each other, as those of a training do. `save` keeps a checkpoint of a step."""
+    """Steps in which the ranks wait for each other, as in a training. `save` keeps a checkpoint of a step."""
     import torch
     import torch.distributed as dist
 

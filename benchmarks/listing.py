@@ -1,8 +1,8 @@
 """`raytrain ls` over many runs: `make bench-listing`, or `python -m benchmarks.listing [RUNS]`.
 
-The runs (default: 300) are written to moto, and their objects are then served from memory, each answer 20 ms late, as S3's
-are for a small object within a region. moto itself answers some 300 requests a second, whoever asks, so with it
-the server would be timed. Each figure is the median of five calls of the command, its start included.
+The runs (default: 300) are written to moto, and their objects are then served from memory, with each answer delayed by
+20 ms, S3's latency for a small object within a region. moto itself answers only about 300 requests a second, so this
+would time the server. Each figure is the median of five calls of the command, including its start.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from devtools.servers import s3_endpoint
 from devtools.written_runs import write_runs
 from plugin_core.storage.location import Location
 
-#: Seconds until an answer: what a small object of S3 takes within a region.
+#: Seconds until an answer: S3's latency for a small object within a region.
 LATENCY_S = 0.02
 CALLS = 5
-#: How many keys a listing gives at once, as S3's do.
+#: How many keys a listing returns at once, as in S3.
 PAGE = 1000
 
 
@@ -109,7 +109,8 @@ def _http(status: str, body: bytes, method: str, headers: dict[str, str]) -> byt
 
 @contextmanager
 def served(objects: dict[str, bytes]) -> Iterator[tuple[int, MemoryS3]]:
-    """Yields its port; it runs in a thread of this process, which does nothing else meanwhile."""
+    """Yields the port and the server, which runs in a thread of this process; this process does nothing else
+    meanwhile."""
     server, loop = MemoryS3(objects), asyncio.new_event_loop()
     listening = loop.run_until_complete(asyncio.start_server(server.connection, "127.0.0.1", 0, backlog=512))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -121,7 +122,7 @@ def served(objects: dict[str, bytes]) -> Iterator[tuple[int, MemoryS3]]:
 
 
 def written(runs: int) -> dict[str, bytes]:
-    """The objects of so many runs, most of them over, as a storage's are."""
+    """The objects of `runs` runs, most of them over, as in a real storage."""
     import boto3
 
     with counting_s3() as (uri, _):

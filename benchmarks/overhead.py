@@ -1,9 +1,9 @@
 """What a training costs while it trains: `make bench-overhead`, or `python -m benchmarks.overhead [ROUNDS]`.
 
-The same steps of DistributedDataParallel on two workers and two busy cores, three ways in turn in each round: torchrun, a
+The same DistributedDataParallel steps on two workers and two busy cores, three ways in turn in each round: torchrun, a
 program with bare Ray Train, a step on the embedded head. The medians count, as ratios to torchrun in the same run. Then
-what `report()` takes with a small checkpoint, and how much of a core the processes other than the workers use while a
-step trains.
+how long `report()` takes with a small checkpoint, and how much of a core the processes other than the workers use while
+a step trains.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def once(way: str, folder: Path) -> dict[str, float]:
 
 
 def shares(head: local_head.Head, folder: Path) -> dict[str, float]:
-    """Kind of process → percent of a core that it uses while two workers train, without the workers."""
+    """Kind of process, except the workers → percent of a core that it uses while two workers train."""
     ready = folder / "quiet"
     spec = TrainSpec(
         framework="python",
@@ -57,7 +57,7 @@ def shares(head: local_head.Head, folder: Path) -> dict[str, float]:
     thread = threading.Thread(target=run, args=(spec,), kwargs={"progress": False})
     thread.start()
     wait_until(ready.exists)
-    time.sleep(10)  # what was started comes to rest
+    time.sleep(10)  # let the start-up activity settle
     before, began = _cpu(head), time.monotonic()
     time.sleep(QUIET_S)
     after, took = _cpu(head), time.monotonic() - began

@@ -1,5 +1,5 @@
 """One training, one way: `python -m benchmarks.overhead_ways WAY FOLDER STEPS`; see `overhead`. Rank 0 writes the seconds
-that its steps took, and the median of those of a report with a checkpoint, into FOLDER/WAY.json."""
+that its steps took, and the median seconds of a report with a checkpoint, to FOLDER/WAY.json."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 WORKERS = 2
-#: Steps before the clock starts, and reports that are timed.
+#: The number of steps before the clock starts, and of reports that are timed.
 WARM_UP, REPORTS = 50, 40
 
 
 def train(steps: int) -> float:
-    """Seconds of so many steps of a small network on both cores, after a warm-up."""
+    """Seconds for `steps` steps of a small network on both cores, after a warm-up."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -47,7 +47,7 @@ def train(steps: int) -> float:
 
 
 def reports() -> float:
-    """The median of the seconds that `report()` takes with a small checkpoint."""
+    """The median seconds that `report()` takes with a small checkpoint."""
     import ray.train
 
     taken = []
@@ -74,7 +74,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def quiet_loop(config: dict[str, Any]) -> None:
-    """Trains nothing for a while: what else uses the machine then?"""
+    """Trains nothing for a while, to see what else uses the machine."""
     Path(config["file"]).touch()
     time.sleep(config["seconds"])
 

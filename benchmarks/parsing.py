@@ -1,7 +1,7 @@
 """What checking a spec costs while a DAG file is parsed: `make bench-parsing`.
 
-Each operator is made as a DAG file makes it, its fields without templates, in turn with Airflow's own EmptyOperator. The
-median of many, in milliseconds; the target is 20 ms each.
+Each operator is created as in a DAG file, without templates in its fields, in turn with Airflow's own EmptyOperator.
+Prints the median of many, in milliseconds; the target is 20 ms each.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a kill costs: `make bench-recovery`, or `python -m benchmarks.recovery [ROUNDS [SECONDS]]`.
 
-"Cold start" is the time from the call of `run()` on a warm head to the first training step. In each round there is one, and
-one kill of each kind; the medians count, as ratios to the cold start's. Goodput is useful step time ÷ wall time, where a
-step that is repeated after a kill counts once.
+"Cold start" is the time from the call of `run()` on a warm head to the first training step. Each round has one cold
+start and one kill of each kind; the medians count, as ratios to the cold start's. Goodput is useful step time ÷ wall
+time, where a step that is repeated after a kill counts once.
 """
 
 import statistics
@@ -27,7 +27,7 @@ EVERY = 5
 
 @dataclass
 class Cost:
-    """Seconds, and numbers of steps, of one kill."""
+    """What one kill costs, in seconds and in steps."""
 
     detected_s: float
     next_step_s: float
@@ -61,7 +61,7 @@ def cost_of(what: str, cluster: LocalCluster, folder: Path) -> Cost:
 
 
 def _told(running: Running, killed: float, what: str) -> float | None:
-    """When the loss was first told: by the controller in the journal, or by the supervisor's decision."""
+    """When the loss was first reported: by the controller in the journal, or by the supervisor's decision."""
     for event in list(running.events):
         if what == "worker" and event.kind == "phase" and event.data["phase"] == "restarting":
             return float(event.data["time"])
@@ -91,7 +91,8 @@ KILLS: dict[str, Callable[[Running, Trail], None]] = {
 
 
 def goodput(cluster: LocalCluster, folder: Path, seconds: float, kills: tuple[str, ...]) -> tuple[float, Trail]:
-    """A run of so many seconds of steps, with a kill of each of `kills` at every third; useful ÷ wall, and the steps."""
+    """A run of `seconds` seconds of steps, with one of `kills` after each third; returns useful ÷ wall, and the
+    steps."""
     steps = int(seconds / STEP_S)
     trail = Trail(folder / f"goodput-{len(kills)}.jsonl")
     loop = {"steps": steps, "every": EVERY, "step_s": STEP_S}

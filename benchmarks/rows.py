@@ -1,9 +1,9 @@
-"""What resumable rows cost beside bare loaders: `make bench-rows`, or `python -m benchmarks.rows [ROWS]`.
+"""What resumable rows cost compared with bare loaders: `make bench-rows`, or `python -m benchmarks.rows [ROWS]`.
 
-An epoch of one process, read with nothing done to its batches, both ways in turn, several times; medians. What that is in
-an epoch of a training is told for a small model, whose step is timed too:
+One process reads an epoch and does nothing with the batches, both ways in turn, several times; the medians count. To
+show what that means in a training, the step of a small model is timed too:
 
-    items     a list comprehension over a shuffled order that is kept in memory
+    items     a list comprehension over a shuffled order in memory
     torch     torch's DataLoader with shuffle=True
     parquet   row groups in a random order, each shuffled in memory, read ahead by one; the same without resuming
 
@@ -40,7 +40,7 @@ BATCH, GROUP, TIMES = 128, 20_000, 7
 
 
 class Pictures(torch.utils.data.Dataset[Any]):
-    """Rows of 3 kB in memory: less than most, so the difference counts more than in a training."""
+    """Rows of 3 kB in memory: smaller than most, so the difference weighs more than in a training."""
 
     def __init__(self, size: int):
         self.size, self.picture = size, torch.zeros(3, 32, 32, dtype=torch.uint8)
@@ -106,14 +106,15 @@ def main(size: int) -> None:
 
 
 def in_turn(bare: Callable[[], Any], ours: Callable[[], Any]) -> tuple[float, float, float]:
-    """The median seconds of both, and of the difference in each turn."""
+    """The median seconds of both, and of the difference per turn."""
     times = [(seconds(bare), seconds(ours)) for _ in range(TIMES + 1)][1:]
     more = statistics.median(one - other for other, one in times)
     return statistics.median(t for t, _ in times), statistics.median(t for _, t in times), more
 
 
 def step_seconds() -> float:
-    """One step of a model of 70,000 weights on 20 numbers a row: far below what is trained on several workers."""
+    """One step of a model with 70,000 weights on 20 numbers per row: far smaller than models trained on several
+    workers."""
     torch.set_num_threads(1)
     model = torch.nn.Sequential(
         torch.nn.Linear(20, 256), torch.nn.ReLU(), torch.nn.Linear(256, 256), torch.nn.Linear(256, 1)
@@ -131,7 +132,7 @@ def step_seconds() -> float:
 
 
 def seconds(make: Callable[[], Any]) -> float:
-    """CPU seconds of this process, threads included: another process's load does not count."""
+    """CPU seconds of this process, including its threads; the load of other processes does not count."""
     began = time.process_time()
     for _ in make():
         pass
@@ -152,7 +153,7 @@ def groups_of_a_resume(file: str, size: int) -> int:
 
 
 def alone() -> Any:
-    """A training of one worker without a checkpoint, for loops outside of one."""
+    """A training with one worker and no checkpoint, for loops outside a training."""
 
     class Context:
         def get_world_rank(self) -> int:

@@ -1,7 +1,8 @@
-"""Cost that must not grow, beside its targets: `make bench-scale`, or `python -m benchmarks.scale [PART [SIZE …]]`.
+"""Costs that must not grow, with their targets: `make bench-scale`, or `python -m benchmarks.scale [PART [SIZE …]]`.
 
-`log [MB]`: reading a job's log of 1 GB; `ray [REPORTS]`: what Ray's own processes keep of a report; `reports [COUNT]`: the
-memory of a million reports and the length of a look; `resume [CHECKPOINTS [RANKS]]`: what stands before a resume.
+`log [MB]`: reading a job's log of 1 GB; `ray [REPORTS]`: the memory that Ray's own processes keep per report; `reports
+[COUNT]`: the memory of a million reports and the duration of a look; `resume [CHECKPOINTS [RANKS]]`: the work before a
+resume.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a job log of 1 GB costs its reader, from a real Ray head: `python -m benchmarks.scale log [MB]`.
 
-The job's log is there when the reader comes, as for a task that moved to another triggerer. A ticker in the reader's event
-loop measures for how long that is held: by the CPU that the loop's thread took, and by the clock, which on a machine that
-others use too counts their turns (an idle loop shows how long those are).
+The job's log already exists when the reader arrives, as for a task that moved to another triggerer. A ticker in the
+reader's event loop measures how long the loop is blocked: in CPU time of the loop's thread, and in wall time, which on
+a shared machine includes the turns of others (an idle loop shows how long those are).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from plugin_core.clusters.jobs_api import JobInfo, JobsClient
 from plugin_core.supervisor.job_log import JobLog
 
 TICK_S, IDLE_S = 0.002, 15.0
-#: Prints MEGABYTES of lines of 100 characters, each another, then waits.
+#: Prints MEGABYTES of lines of 100 characters, all different, then waits.
 JOB = "import sys,time\nfor n in range(int(sys.argv[1]) * 10_000): print(f'step {n:10} ' + 'x' * 83)\nsys.stdout.flush()\n"
 
 
 class Ticker:
-    """Notes the longest time for which an event loop did not come round."""
+    """Notes the longest time for which an event loop was blocked."""
 
     def __init__(self) -> None:
         self.longest_s = self.longest_cpu_s = 0.0

@@ -1,7 +1,8 @@
-"""What Ray keeps of a report: `python -m benchmarks.scale ray [REPORTS]`.
+"""The memory that Ray keeps per report: `python -m benchmarks.scale ray [REPORTS]`.
 
-A real training without checkpoints; the memory (USS) of the driver, with Ray Train's controller and our parts in it, and of
-the worker is taken at a fifth of the reports and at the end, and what it grew by is told for a million.
+A real training without checkpoints. The memory (USS) of the worker, and of the driver, which contains Ray Train's
+controller and our parts, is measured after a fifth of the reports and at the end; the growth is extrapolated to a
+million reports.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import History
 
-#: What the processes are called.
+#: The words by which the processes are recognised.
 NAMES = {"driver": "-m plugin_core.driver", "worker": "ray::RayTrainWorker"}
 
 

@@ -1,10 +1,10 @@
 """The memory of a million reports, and what a look costs at the end: `python -m benchmarks.scale reports [COUNT]`.
 
-Three processes, as a run has them, each doing its part on the same run directory: the controller's callback writes the
+Three processes, as in a real run, each do their part on the same run directory: the controller's callback writes the
 journal; the orchestrator's supervisor follows it (the Jobs API is a stub); a driver reads it all at the start of a resumed
 attempt, feeds it to a tracker, and reads it again for the result.
 
-A look is measured when the orchestrator is up to date but for five reports, by the CPU that it takes.
+A look is measured in CPU time, when the orchestrator is up to date except for five reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TARGET_MB, TARGET_RATIO = 150, 1.2
 
 
 class Peak:
-    """The most memory of this process's own (USS) since it began."""
+    """The peak of this process's own memory (USS) since it began."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -58,7 +58,7 @@ class Peak:
 
 
 def controller(pipe: Connection, uri: str) -> None:
-    """Reports as many as it is told, then says so."""
+    """Makes as many reports as it is told to, then says so."""
     from plugin_core.driver.train.journal_callback import JournalCallback
     from plugin_core.driver.train.snapshot import RunState
 
@@ -75,7 +75,8 @@ def controller(pipe: Connection, uri: str) -> None:
 
 
 def orchestrator(pipe: Connection, uri: str, address: str) -> None:
-    """Looks as often as it is told; sends the CPU seconds of each look, what it was told of so far, and its memory."""
+    """Looks as often as it is told to; sends each look's CPU seconds, the number of reports heard so far, and its
+    memory."""
     heard = 0
 
     def hear(event: Event) -> None:

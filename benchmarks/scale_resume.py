@@ -1,7 +1,7 @@
-"""What stands before a resume over many checkpoints: `python -m benchmarks.scale resume [CHECKPOINTS [RANKS]]`.
+"""The work before a resume with many checkpoints: `python -m benchmarks.scale resume [CHECKPOINTS [RANKS]]`.
 
-The journal is read, Ray's snapshot checked (as it is, and torn) and loaded by Ray's own checkpoint manager, on a storage
-that takes 25 ms for each request, as an object store does, and for each thousand names of a listing.
+The journal is read, Ray's snapshot is checked (intact, and torn) and loaded by Ray's own checkpoint manager, on a
+storage that takes 25 ms for each request, like an object store, and for each thousand names of a listing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Slow(LocalFileSystem):
         return super().info(path, **kwargs)
 
     def ls(self, path: Any, detail: bool = False, **kwargs: Any) -> Any:
-        # the local filesystem's own listing asks for `info` of each entry, a listing of objects has it
+        # the local filesystem's own listing calls `info` for each entry; a listing of objects includes it
         with os.scandir(path) as entries:
             found = [
                 {"name": e.path, "type": "directory" if e.is_dir() else "file", "size": e.stat().st_size} for e in entries
@@ -79,7 +79,7 @@ def lay_down(run: Path, checkpoints: int, ranks: int) -> None:
 
 
 def before_training(uri: str) -> tuple[float, float, str]:
-    """Seconds of our work and of Ray's, and what was said."""
+    """Seconds of our work and of Ray's, and the message of the repair."""
     from ray.train import CheckpointConfig as RayCheckpointConfig
     from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import CheckpointManager
     from ray.train.v2._internal.execution.storage import StorageContext

@@ -2,8 +2,8 @@
 
 From the start of a user's process until the train function runs in both workers (or the evaluation's function runs), on
 one machine, five ways in turn in each round: torchrun; a program with bare Ray Train, which starts its own Ray; a step on
-the embedded head, which has to be started; the same on a head that runs; an evaluation there. The medians count, as ratios
-to bare Ray Train in the same run. "Until the end" is until that process has exited.
+the embedded head, which has to be started; the same on a running head; an evaluation there. The medians count, as
+ratios to bare Ray Train in the same run. "Until the end" means until that process has exited.
 """
 
 from __future__ import annotations

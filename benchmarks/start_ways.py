@@ -1,6 +1,6 @@
 """One start, one way: `python -m benchmarks.start_ways WAY MARKS FOLDER`; see `start`.
 
-Each is a process of its own, as a user starts it. What is started writes the time at which it runs into the folder MARKS.
+Each is a process of its own, as a user starts it. Its function writes the time at which it runs to the folder MARKS.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def evaluate(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str,
 
 
 def torchrun(marks: str, folder: str) -> None:
-    """In each of the processes that torchrun starts."""
+    """Runs in each of the processes that torchrun starts."""
     import torch.distributed
 
     torch.distributed.init_process_group("gloo")

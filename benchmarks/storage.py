@@ -1,9 +1,9 @@
-"""What storage is asked: `make bench-storage`, or `python -m benchmarks.storage [REPORTS]`.
+"""The requests to storage: `make bench-storage`, or `python -m benchmarks.storage [REPORTS]`.
 
-Counts the requests to an S3 server of this machine, for each thing that happens again and again while a run is on, and what
-a day of them costs at list prices. Then a journal as long as REPORTS (default: a million) is followed to its end: what the
-thousandth look costs, and the last one; and one of 1,000 ranks that report each second for an hour. Last, an upload whose
-process is killed. Nothing is measured in seconds but the looks, each as the median of many.
+Counts the requests to an S3 server on this machine for each recurring operation of a run, and what a day of them costs
+at list prices. Then follows a journal of REPORTS reports (default: a million) to its end, to compare the cost of the
+thousandth look with the last one's; and one of 1,000 ranks that report each second for an hour. Last, an upload whose
+process is killed. Only the looks are timed, each as the median of many.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from plugin_core.supervisor.supervisor import Supervisor, prepare
 from plugin_core.supervisor.timings import POLL_MAX_S
 
 DAY_S = 24 * 3600
-#: Of looks that are timed together.
+#: The number of looks that are timed together.
 LOOKS = 200
 
 
 @dataclass
 class Row:
-    """What was asked now, how often it was before (at 735c424, pyarrow 25), how often it may be; `every_s`: in a run that
-    reports each second."""
+    """The requests now, how many there were before (at 735c424, pyarrow 25), and how many there may be; `every_s`: how
+    often it happens in a run that reports each second."""
 
     what: str
     asked: list[tuple[str, str]]
@@ -102,7 +102,7 @@ async def begun(uri: str, cluster: FakeCluster) -> RunDir:
 
 
 def beat(rundir: RunDir, requests: Requests, orphan_timeout_s: float | None) -> list[tuple[str, str]]:
-    """One of a driver's. A heartbeat is the look at the run directory, and the write."""
+    """One heartbeat of a driver: the look at the run directory, and the write."""
     limits = Limits(orphan_timeout_s=orphan_timeout_s)
     watch = Watch(rundir, 1, limits, stop=print)
     requests.take()
@@ -150,7 +150,7 @@ def a_checkpoint(rundir: RunDir) -> Iterator[None]:
         fs.create_dir(f"{kept.path}/{FOLDER}")
         with fs.open_output_stream(f"{kept.path}/{FOLDER}/00000.json") as stream:
             stream.write(b'{"files": {}}')
-        time.sleep(FENCE_CACHE_S)  # the controller is another process, whose own look at the fence is older
+        time.sleep(FENCE_CACHE_S)  # the controller is another process, which checked the fence earlier
         writer.append({"report": 1, "metrics": {}, "checkpoint": "checkpoint_a001_000001"})
         with fs.open_output_stream(storage.checkpoint_manager_snapshot_path) as stream:
             stream.write(b"{}")
@@ -207,7 +207,8 @@ def entry(number: int, ranks: int) -> bytes:
 
 
 async def followed(uri: str, requests: Requests, steps: list[int], ranks: int, early: slice) -> None:
-    """A journal that grows by so many reports before each look. Shown are the looks of `early`, and the last ones."""
+    """Follow a journal that grows by `steps` reports before each look. Prints the looks of `early`, and the last
+    ones."""
     with FakeCluster(plays=["hang"]) as cluster:
         rundir = await begun(uri, cluster)
         follower = Follower(rundir, cluster, requests)

@@ -1,8 +1,9 @@
 """What a local tier saves: `make bench-tiers`, or `python -m benchmarks.tiers [MEGABYTES]`.
 
-Trainings with a checkpoint at each step, in turn with `checkpoint_config.local_tier` and without, three times each: for
-how long `report()` holds the loop up, the median over all steps but the first ones. Storage is an S3 server of this machine
-whose answers come 25 ms later, as those of an object store do. Two nodes with a worker each, so that there is a peer.
+Trainings with a checkpoint at each step, in turn with `checkpoint_config.local_tier` and without, three times each: how
+long `report()` blocks the loop, as the median over all steps except the first ones. Storage is an S3 server on this
+machine whose answers are delayed by 25 ms, like an object store's. Two nodes with one worker each, so that there is a
+peer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from devtools.servers import S3_ENVIRONMENT, environment, s3_endpoint, s3_server
 from plugin_core import CheckpointConfig, LocalTier, RunConfig, ScalingConfig, TrainSpec, run
 
 TIMES, STEPS, LATENCY_S = 3, 24, 0.025
-#: Steps that are not counted: connections are opened, processes start.
+#: Steps that are not counted: they open connections and start processes.
 WARM = 4
 TARGET = 1 / 20
 

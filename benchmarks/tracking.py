@@ -1,7 +1,7 @@
 """What tracking costs a training: `make bench-tracking`, or `python -m benchmarks.tracking [REPORTS [PAIRS]]`.
 
-The same training of REPORTS reports (as many a second as Ray Train takes) without a tracker and with a real MLflow server
-and TensorBoard, on one warm Ray head in one run. The time is that from the first report to the last.
+The same training of REPORTS reports (as many per second as Ray Train takes) without a tracker and with a real MLflow
+server and TensorBoard, on one warm Ray head in one run. The time runs from the first report to the last.
 """
 
 from __future__ import annotations

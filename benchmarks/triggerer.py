@@ -1,12 +1,13 @@
 """How many deferred runs one triggerer follows: `python -m benchmarks.triggerer [N ...]`.
 
-One event loop follows N runs at once, as one Airflow triggerer would: what is inside `RayStepTrigger`, run directories on
-local disk that a writer extends, and a stub of the Jobs API over HTTP. Writer and stub are processes of their own, so that
-their CPU does not count. Beside it the naive trigger: Ray's synchronous client, called inside the event loop.
+One event loop follows N runs at once, as one Airflow triggerer would: the code inside `RayStepTrigger`, run directories
+on local disk that a writer extends, and a stub of the Jobs API over HTTP. Writer and stub are processes of their own,
+so that their CPU does not count. For comparison, the naive trigger: Ray's synchronous client, called inside the event
+loop.
 
-Poll lag is the time from a journal entry being written until the listener is told, on the one clock of this machine; a
-naive trigger reads no journal, so it is taken to learn with each answer what has happened by then. A lag of up to the
-pause between two looks is the design; what is above it, and the CPU, is what following many runs costs.
+Poll lag is the time from when a journal entry is written until the listener is told, by this machine's clock; a naive
+trigger reads no journal, so each answer is assumed to tell it what has happened by then. A lag of up to the pause
+between two looks is by design; anything above that, and the CPU, is the cost of following many runs.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ from plugin_core.supervisor.supervisor import Event, Supervisor
 
 RUNS, NAIVE_RUNS = (100, 1000, 2000), 100
 NAIVE_POLL_S = 5.0
-#: Seconds between two entries of a journal: no multiple of a poll, or a run would show the same lag each time.
+#: Seconds between two entries of a journal: not a multiple of a poll, or a run would show the same lag each time.
 ENTRY_S, BEAT_S = 7.0, 10.0
-#: What a run has when it is first looked at: a journal segment half full, a log of some hundred lines.
+#: What a run has when it is first looked at: a half-full journal segment, a log of several hundred lines.
 JOURNAL_BYTES, LOG_BYTES = 32 * 1024, 64 * 1024
-#: Seconds that the stub takes for an answer.
+#: Seconds that the stub takes to answer.
 API_S = 0.02
-#: Start-up is over when every run was looked at so often that its pauses have grown to the longest.
+#: Start-up is over once every run has been looked at often enough for its pauses to have reached their maximum.
 STEADY_LOOKS, STEADY_MAX_S = 14, 120
 MEASURE_S, TICK_S = 30.0, 0.1
 SPAWN = get_context("spawn")
@@ -77,7 +78,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 class Timed(Supervisor):
-    """Notes when its looks begin and end, and what it tells."""
+    """Notes when its looks begin and end, and what it reports."""
 
     def __init__(self, uri: str, address: str, row: Row):
         super().__init__(RunDir.at(uri), RayCluster(address), since_attempt=0, listener=self.hear)
@@ -103,7 +104,7 @@ async def follow(row: Row, address: str, uris: list[str]) -> None:
 
 
 async def follow_naively(row: Row, address: str, uris: list[str]) -> None:
-    """As the archived provider of Anyscale and Astronomer did."""
+    """Polls like the archived provider of Anyscale and Astronomer."""
     from ray.job_submission import JobSubmissionClient
 
     async def poll(number: int) -> None:
@@ -173,7 +174,7 @@ def first_entry(number: int) -> float:
 
 
 def write(pipe: Connection, uris: list[str]) -> None:
-    """Extends journals and moves heartbeats by atomic replaces, as their writers do, but without their fsync."""
+    """Extends journals and updates heartbeats by atomic replacement, as their writers do, but without their fsync."""
     steps = [Path(RunDir.at(uri).step.path) for uri in uris]
     segments = [entry(0) * (JOURNAL_BYTES // len(entry(0)))] * len(uris)
     began = time.monotonic()
@@ -206,7 +207,7 @@ def replace(file: Path, data: bytes) -> None:
 
 
 def stub(pipe: Connection) -> None:
-    """The Jobs API of a head whose every job runs."""
+    """The Jobs API of a head on which every job is running."""
     line = "(RayTrainWorker pid=1234, ip=10.0.0.1) epoch 12 step 3456 loss 0.1234 accuracy 0.9876\n"
     job = {
         "type": "SUBMISSION",
@@ -243,7 +244,7 @@ def stub(pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[Connection]:
-    """A process that ends with the block; what it sends comes out of the pipe."""
+    """A process that ends with the block; yields the pipe that receives what it sends."""
     ours, theirs = SPAWN.Pipe()
     child = SPAWN.Process(target=_run, args=(target, theirs, *args), daemon=True)
     child.start()
@@ -256,7 +257,7 @@ def process(target: Callable[..., None], *args: Any) -> Iterator[Connection]:
 
 
 def _run(target: Callable[..., None], *args: Any) -> None:
-    # Ctrl-C goes to the whole group, and the parent ends this process then
+    # Ctrl-C goes to the whole group, and the parent then ends this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     target(*args)
 

@@ -1,7 +1,7 @@
-"""What a search costs beside bare Ray Tune: `make bench-tune`, or `python -m benchmarks.tune [TRIALS]`.
+"""What a search costs compared with bare Ray Tune: `make bench-tune`, or `python -m benchmarks.tune [TRIALS]`.
 
-The same trials, of the digits, on one Ray head in one run: as a step of this package; and as a program that gives Ray Tune
-a function whose trials each run a Ray TorchTrainer, as Ray's guide for Tune with Train V2 has it.
+The same trials, on the digits, on one Ray head in one run: as a step of this package; and as a program that gives Ray
+Tune a function whose trials each run a TorchTrainer, as in Ray's guide to Tune with Train V2.
 """
 
 from __future__ import annotations

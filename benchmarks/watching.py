@@ -1,8 +1,8 @@
 """What the ledger and the hang detection cost: `make bench-watching`, or `python -m benchmarks.watching [ROUNDS]`.
 
 Both work in Ray Train's controller: at each report, and at each poll of the workers. Here the controller's callbacks get
-the same reports and polls with and without them, in turn in each round; the medians count. The last column is the time that
-they take of a loop which reports ten times a second, the controller polling at each report.
+the same reports and polls with and without them, in turn in each round; the medians count. The last column is the share
+of time they take in a loop that reports ten times a second, with the controller polling at each report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RANKS = 64
 
 
 def seconds(folder: Path, *, ledger: bool, hangs: bool) -> float:
-    """Of so many reports and polls."""
+    """The seconds that the reports and polls take."""
     rundir = RunDir.at(str(folder / "run"))
     rundir.claim(1, "address", "incarnation")
     journal = JournalCallback(rundir.uri, 1, RunState())
