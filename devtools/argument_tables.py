@@ -1,4 +1,4 @@
-"""python -m devtools.argument_tables: write docs/arguments.md, the tables of all arguments, out of the code.
+"""python -m devtools.argument_tables: generate docs/arguments.md, the tables of all arguments, from the code.
 
 A field's meaning is its `description`, an argument's its `:param` line in the docstring.
 """
@@ -25,7 +25,7 @@ from prefect_integration import RayCluster, tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "arguments.md"
 
-#: Field type → its words.
+#: Field type → its wording in the tables.
 WORDS: list[tuple[Any, str]] = [
     (fields.Flag, "true or false"),
     (fields.Count, "whole number from 1"),
@@ -61,7 +61,7 @@ WORDS: list[tuple[Any, str]] = [
     (RayCluster, "[block](prefect.md#the-cluster)"),
 ]
 
-#: What signatures name that their modules import for type checkers alone.
+#: Names in signatures that their modules import only for type checkers.
 _ONLY_FOR_TYPES = {"Clusters": Cluster | RayCluster | Sequence[Cluster | RayCluster] | None}
 
 INTRODUCTION = """\
@@ -162,7 +162,7 @@ def _fields(cls: type[BaseModel], names: Iterable[str]) -> str:
 
 
 def _arguments(function: Callable[..., Any], names: Iterable[str], documented: Any = None) -> str:
-    """`documented`: whose docstring has the arguments; by default the function's."""
+    """`documented`: the object whose docstring describes the arguments; by default the function."""
     meanings, hints = _meanings(documented or function), get_type_hints(function, localns=_ONLY_FOR_TYPES)
     parameters = inspect.signature(function).parameters
     return _table(
@@ -224,7 +224,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _meanings(documented: Any) -> dict[str, str]:
-    """The `:param` lines of a docstring, which may be of several names and lines."""
+    """The `:param` lines of a docstring; each may have several names and lines."""
     found: dict[str, str] = {}
     for names, text in re.findall(
         r":param ([\w, ]+): (.+?)(?=\n:param|\n\n|\Z)", inspect.getdoc(documented) or "", re.DOTALL

@@ -1,4 +1,4 @@
-"""What the chaos tests do and look at: runs in the background, real processes, a network that breaks."""
+"""Helpers for the chaos tests: runs in the background, real processes, a network that breaks."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ WORKS: tuple[Work, ...] = ("training", "function", "command")
 
 
 def spec_at(storage: Path | str, trail: Path, name: str = "run", **fields: Any) -> TrainSpec:
-    """A training of two plain Python workers with short time-outs; fields of the loop's config by `loop=`."""
+    """A training with two plain Python workers and short timeouts; `loop=` gives fields of the loop's config."""
     config = {"steps": 12, "every": EVERY, "step_s": 0.3, "trail": str(trail), **fields.pop("loop", {})}
     limits = {"heartbeat_ttl_s": 6.0, **fields.pop("limits", {})}
     run_config = {"failure_config": FailureConfig(max_failures=2), **fields.pop("run_config", {})}
@@ -64,12 +64,12 @@ def work_at(work: Work, storage: Path | str, trail: Path, name: str = "run", **f
     )
 
 
-#: What ended a step that was running, by the file of its trail.
+#: The error that ended a running step, by the file of its trail.
 _FAILED: dict[str, BaseException] = {}
 
 
 class Trail:
-    """The steps that began, over all processes of a run."""
+    """The steps that began, across all processes of a run."""
 
     def __init__(self, file: Path):
         self.file = file
@@ -84,17 +84,17 @@ class Trail:
         return [entry["step"] for entry in self.entries()]
 
     def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
-        """The entry of rank 0 that begins `step` for the `times`-th time."""
+        """Wait for the entry in which rank 0 begins `step` for the `times`-th time."""
         return self._until(
             lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
         )
 
     def wait_for_process(self, number: int) -> None:
-        """Until the `number`-th process has begun a step as rank 0."""
+        """Wait until the `number`-th process has begun a step as rank 0."""
         self._until(lambda: len({entry["pid"] for entry in self.entries()}) == number)
 
     def _until(self, true: Callable[[], Any], timeout_s: float = 600) -> Any:
-        """`wait_until`, which ends as soon as the step has failed."""
+        """`wait_until`, but raises as soon as the step has failed."""
 
         def so_far() -> Any:
             if not (value := true()) and (error := _FAILED.get(str(self.file))) is not None:
@@ -107,13 +107,13 @@ class Trail:
         return sum(count - 1 for count in Counter(self.steps()).values())
 
     def check(self, steps: int, kills: int, every: int = EVERY) -> None:
-        """No step is missing, and each kill cost at most one checkpoint interval."""
+        """Assert that no step is missing, and that each kill cost at most one checkpoint interval."""
         assert set(self.steps()) == set(range(steps)), "no step was left out"
         assert self.repeated() <= kills * every, f"each kill costs at most one interval: {self.steps()}"
 
 
 def wait_until(true: Callable[[], Any], timeout_s: float = 600) -> Any:
-    """What `true` gives as soon as it is true."""
+    """Wait until `true` returns something true, and return that."""
     deadline = time.monotonic() + timeout_s
     while not (value := true()):
         assert time.monotonic() < deadline, "it did not come true in time"
@@ -122,7 +122,7 @@ def wait_until(true: Callable[[], Any], timeout_s: float = 600) -> Any:
 
 
 class Running:
-    """A step that is run in a thread, as an engine's task process would; `events` is what it told."""
+    """A step that runs in a thread, as in an engine's task process; `events` is what it reported."""
 
     def __init__(self, spec: TrainSpec | RayJobSpec, cluster: Any):
         self.spec = spec
@@ -165,7 +165,7 @@ class Running:
 
 
 def drivers(uri: str) -> list[psutil.Process]:
-    """The living drivers of a run, on every cluster of the machine."""
+    """The live drivers of a run, on every cluster of the machine."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or [])  # a forked one has a title instead
@@ -178,7 +178,7 @@ def drivers(uri: str) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def counting_drivers(uri: str) -> Iterator[list[int]]:
-    """The numbers of living drivers of a run, sampled all the while; more than one at a time breaks the promise."""
+    """The numbers of live drivers of a run, sampled continuously; more than one at a time breaks the promise."""
     seen: list[int] = []
     stop = threading.Event()
 
@@ -197,13 +197,13 @@ def counting_drivers(uri: str) -> Iterator[list[int]]:
 
 
 def nothing_left(uri: str, trail: Trail) -> bool:
-    """No driver of the run lives, and no worker that ever wrote to its trail."""
+    """Whether no driver of the run is alive, and no worker that ever wrote to its trail."""
     began = {(entry["pid"], entry.get("created")) for rank in (0, 1) for entry in trail.entries(rank)}
     return not drivers(uri) and not any(is_worker(pid, created) for pid, created in began)
 
 
 def is_worker(pid: int, created: float | None = None) -> bool:
-    """Whether a process of the trail lives: by when it was `created`, or as a worker of Ray Train."""
+    """Whether a process of the trail is alive: identified by when it was `created`, or as a Ray Train worker."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         same = "RayTrainWorker" in " ".join(process.cmdline()) if created is None else process.create_time() == created
@@ -216,7 +216,7 @@ def kill(process: psutil.Process | int, number: int = signal.SIGKILL) -> None:
 
 
 def kill_head() -> Head:
-    """Kill the embedded head, its keeper, and all that is on it; returns which one it was."""
+    """Kill the embedded head, its keeper, and everything on it; returns which one it was."""
     head = local_head.current()
     assert head is not None
     for process in [psutil.Process(head.keeper_pid), *head.processes()]:
@@ -234,8 +234,8 @@ def orchestrator_command(spec_file: Path, address: str, token: str, *more: str) 
 
 class Proxy:
     """A TCP proxy in front of an HTTP server. `mode`: "forward", "black hole" (bytes go nowhere), or a status to answer.
-    `bytes_per_s`: how fast each connection sends to the server; None: as fast as it can. `delay_s`: how much later each
-    answer comes."""
+    `bytes_per_s`: how fast each connection sends to the server; None: as fast as it can. `delay_s`: how long each
+    answer is delayed."""
 
     def __init__(self, host: str, port: int):
         self._target = (host, port)

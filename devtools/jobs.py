@@ -1,4 +1,5 @@
-"""Work for the chaos tests that is no training, as a function and as `python -m devtools.jobs TRAIL STEPS STEP_S`."""
+"""Work for the chaos tests other than a training, as a function and as `python -m devtools.jobs TRAIL STEPS
+STEP_S`."""
 
 import sys
 import time

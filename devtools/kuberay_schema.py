@@ -1,7 +1,8 @@
-"""python -m devtools.kuberay_schema CRD FILE: the fields of KubeRay's RayCluster v1, and their types, out of its CRD.
+"""python -m devtools.kuberay_schema CRD FILE: the fields of KubeRay's RayCluster v1, and their types, from its CRD.
 
-`CRD` is KubeRay's ray.io_rayclusters.yaml. What is written to `FILE` validates a RayCluster as the API server would, and
-refuses unknown fields, which the API server drops without a word. Parts of a pod that our manifests lack accept anything.
+`CRD` is KubeRay's ray.io_rayclusters.yaml. The schema in `FILE` validates a RayCluster as the API server would, and
+rejects unknown fields, which the API server silently drops. Parts of a pod that our manifests do not use accept
+anything.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Train loops for the chaos tests: each step is written down as it begins, so lost and repeated ones are countable."""
+"""Train loops for the chaos tests: each step is recorded as it begins, so lost and repeated ones can be counted."""
 
 import itertools
 import os
@@ -14,8 +14,9 @@ from devtools.steps import restore, save
 
 def stepping(config: dict[str, Any]) -> None:
     """Adds up the numbers of its steps, with a checkpoint every `every` steps, of `bytes` bytes and under the fixed
-    directory name `name` where these are given; with `report_all` the steps between are reported too, and so come again
-    after a kill. At step `die_at` rank `die_rank` fails, as `die_how` says; step `hold_at` waits for the file `until`."""
+    directory name `name` if these are given; with `report_all`, the steps in between are reported too, and so are
+    repeated after a kill. At step `die_at`, rank `die_rank` fails as `die_how` says; step `hold_at` waits for the file
+    `until`."""
     state = restore() or {"step": -1, "total": 0}
     rank = ray.train.get_context().get_world_rank()
     first, total = state["step"] + 1, state["total"]
@@ -48,8 +49,8 @@ def _die(config: dict[str, Any]) -> None:
 
 
 def noticing(config: dict[str, Any]) -> None:
-    """`stepping` without a checkpoint but the one that a preemption notice asks for, and the last; where `until` is given,
-    the last step is the first one from `steps` on that finds this file."""
+    """`stepping` with no checkpoints except the one that a preemption notice asks for, and the last; if `until` is
+    given, the last step is the first one from `steps` on that finds this file."""
     from plugin_core import PreemptionNotice
 
     state = restore() or {"step": -1, "total": 0}
@@ -81,8 +82,8 @@ def reading(config: dict[str, Any]) -> None:
 
 
 def using_rows(config: dict[str, Any]) -> None:
-    """Writes down which rows each step uses, over `epochs` of the data of `source`, with a checkpoint every `every` steps,
-    inside of epochs too. `alone`: a file without which a single worker makes no more than 20 steps."""
+    """Records which rows each step uses, over `epochs` epochs of the data of `source`, with a checkpoint every `every`
+    steps, also within epochs. `alone`: a file without which a single worker takes no more than 20 steps."""
     from plugin_core.loops import rows
 
     ids, options = config["rows"], {"batch_size": config["batch_size"]}

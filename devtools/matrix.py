@@ -2,7 +2,7 @@
 
     python -m devtools.matrix [WORD ...]      the corners whose names have one of the words; default: all
 
-Each corner has an environment of its own in `.matrix`, kept for the next time, with the project's wheel in it. In it a
+Each corner has an environment of its own in `.matrix`, kept for the next time, with the project's wheel in it. There, a
 training loses a worker and resumes, and its checkpoint is evaluated: from Python, or through a real Prefect or Airflow.
 """
 
@@ -69,7 +69,7 @@ CORNERS = (
 )
 
 
-#: (of the client, of the cluster)
+#: (the client's corner, the cluster's corner)
 PAIRS = (
     (Corner("3.13", "2.60.0"), Corner("3.11", "2.57.1")),
     (Corner("3.11", "2.57.1"), Corner("3.12", "2.59.0")),
@@ -77,7 +77,7 @@ PAIRS = (
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version that starts; None if there is none."""
+    """A working Python of this version; None if there is none."""
     pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
     for found in (shutil.which(f"python{version}"), *map(str, pyenv)):
         if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
@@ -86,7 +86,7 @@ def interpreter(version: str) -> str | None:
 
 
 def wheel() -> Path:
-    """The project's wheel, built anew."""
+    """The project's wheel, freshly built."""
     target = KEPT / "wheel"
     shutil.rmtree(target, ignore_errors=True)
     subprocess.run([*pip(sys.executable), "wheel", "--no-deps", "--no-build-isolation", "-w", target, ROOT], check=True)
@@ -135,7 +135,7 @@ def smoke(python: Path, script: str, *arguments: str) -> str:
 
 
 def write_tables(passed: dict[str, str]) -> None:
-    """Into docs/versions.md: the corners that passed, and when."""
+    """Write the corners that passed, and when, to docs/versions.md."""
     rows = [
         f"| {corner.python} | {corner.ray} | {corner.engine.replace('==', ' ') or '–'} | {', '.join(corner.more) or '–'} |"
         f" {passed[corner.name]} |"

@@ -18,7 +18,7 @@ from devtools.servers import environment, wait_for_http
 from plugin_core.clusters.local_head_keeper import free_ports
 
 DATABASE = "prefect.db"
-#: A database with all tables, from this process's first server: making them is half of a start.
+#: A database with all tables, from this process's first server: creating them takes half of a start.
 _tables: Path | None = None
 
 

@@ -31,16 +31,16 @@ from plugin_core.ray_internals.forked import FEW_PAGES, SOCKET
 
 
 class _LikeEmbedded(RayCluster):
-    """Its drivers are started as the embedded head's are."""
+    """Starts its drivers as the embedded head does."""
 
     def driver_command(self) -> list[str]:
         return LocalCluster().driver_command()
 
 
 class OwnHead:
-    """A Ray head, with more nodes when wanted, that a test may kill as it likes. `preload`: with a fork server, as the
-    embedded head; other nodes have none. `python`: another environment's, without a fork server, in an empty folder: a
-    job finds nothing of this checkout."""
+    """A Ray head, with more nodes when wanted, that a test may kill as it likes. `preload`: with a fork server, like
+    the embedded head; other nodes have none. `python`: another environment's Python, without a fork server and in an
+    empty folder, so that a job finds nothing of this checkout."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OwnHead:
         python: str = sys.executable,
     ):
         self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
-        # Ray puts its sockets there, and the path of a socket has 107 bytes at most
+        # Ray puts its sockets there, and a socket's path may have at most 107 bytes
         self._folder = Path(tempfile.mkdtemp(prefix="h-"))
         self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
         # the switch that binds everything to loopback also forbids a second node
@@ -75,7 +75,7 @@ class OwnHead:
         return _LikeEmbedded(address or self.address, self.token, python=sys.executable)
 
     def add_node(self, num_cpus: int) -> list[psutil.Process]:
-        """Another raylet on this machine; returns its processes, to be killed."""
+        """Add another raylet on this machine; returns its processes, so that they can be killed."""
         before, nodes = {process.pid for process in self.processes()}, len(self.node_ids())
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += [f"--address=127.0.0.1:{self.ports[0]}", f"--num-cpus={num_cpus}"]
@@ -99,7 +99,7 @@ class OwnHead:
         wait_until(lambda: len(self.node_ids()) == others)
 
     def node_ids(self) -> list[str]:
-        """The living nodes' ids, the head's first."""
+        """The live nodes' ids, the head's first."""
 
         async def ask() -> list[dict[str, Any]]:
             async with JobsClient(self.address, self.token) as client:
@@ -136,8 +136,8 @@ class OwnHead:
 
 
 class Memory(Sampler):
-    """The most that a head's processes take while this runs, in bytes: `private`, what is theirs alone, in sum and more
-    than at the beginning; `shared`, the object store."""
+    """The peak memory of a head's processes while this runs, in bytes: `private`, their own memory, in sum and above
+    that at the beginning; `shared`, the object store."""
 
     every_s = 0.3
 

@@ -1,11 +1,11 @@
-"""Look at something again and again while a block of code runs."""
+"""Sample something repeatedly while a block of code runs."""
 
 import threading
 from typing import Self
 
 
 class Sampler:
-    """Calls `sample` every `every_s` seconds, in a thread, while it is entered."""
+    """Calls `sample` every `every_s` seconds, in a thread, during its `with` block."""
 
     every_s: float
 

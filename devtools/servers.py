@@ -20,7 +20,7 @@ from plugin_core.clusters.local_head import RAYLET_IS_LATE
 from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import ClusterUnreachableError
 
-#: What the S3 client in every process of a test needs; the server takes any key.
+#: What the S3 client in every process of a test needs; the server accepts any key.
 S3_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "testing",
@@ -30,7 +30,7 @@ S3_ENVIRONMENT = {
 
 
 def variable_of(process: psutil.Process, name: str) -> str:
-    """A variable of the environment that a process was started with; "" where there is none, or no such process."""
+    """A variable of the environment that a process was started with; "" if there is none, or no such process."""
     try:
         return str(process.environ().get(name, ""))
     except psutil.Error:
@@ -67,7 +67,7 @@ def embedded_head(home: Path, num_cpus: int = 4) -> Iterator[local_head.Head]:
 
 @contextlib.contextmanager
 def s3_server(log: Path, host: str = "127.0.0.1") -> Iterator[str]:
-    """moto's S3 server, on an address of this machine, with the bucket "runs"; yields a storage URI in it."""
+    """moto's S3 server, on a local address, with the bucket "runs"; yields a storage URI in it."""
     import boto3
 
     (port,) = free_ports(1)
@@ -102,7 +102,7 @@ def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
         str(folder / "artifacts"),
     ]
     with (folder / "server.log").open("wb") as stream:
-        # without its runners of background jobs: five more processes, which outlive the server
+        # without its background job runners: five more processes, which outlive the server
         quiet = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         process = subprocess.Popen(command, stdout=stream, stderr=stream, start_new_session=True, env=quiet)
     try:
@@ -119,7 +119,7 @@ def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
 def wait_for_nodes(
     address: str, token: str, count: int, process: subprocess.Popen[bytes] | None = None, timeout_s: float = 600
 ) -> None:
-    """Until a Ray head answers at `address` with so many living nodes; raises when the `process` of one of them ends."""
+    """Wait until a Ray head at `address` has `count` live nodes; raises if the `process` of one of them ends."""
 
     async def nodes() -> int:
         async with JobsClient(address, token) as client:
@@ -139,8 +139,8 @@ def wait_for_nodes(
 def started_node(
     start: Callable[[], subprocess.Popen[bytes]], log: Path, address: str, token: str, count: int
 ) -> subprocess.Popen[bytes]:
-    """`start` a node of the Ray at `address`, and wait until it has `count`. It is started again where its raylet gave up
-    after Ray's fixed 30 s, which `log` tells: so does the embedded head, and so would Kubernetes."""
+    """`start` a node of the Ray cluster at `address`, and wait until that has `count` nodes. If `log` shows that its
+    raylet gave up after Ray's fixed 30 s, start it again, as the embedded head does and Kubernetes would."""
     while True:
         node = start()
         try:
@@ -153,7 +153,7 @@ def started_node(
 
 
 def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float = 600) -> None:
-    """Until `url` answers with success; raises when the process ends or the time is over."""
+    """Wait until `url` answers with success; raises if the process ends or the time is up."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -165,7 +165,7 @@ def wait_for_http(url: str, process: subprocess.Popen[bytes], timeout_s: float =
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], timeout_s: float = 600) -> None:
-    """Until something listens on a local port; raises when the process ends or the time is over."""
+    """Wait until something listens on a local port; raises if the process ends or the time is up."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:

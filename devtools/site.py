@@ -35,7 +35,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **given: Any) -> str:
-    """A file outside docs/ is not on the site: its name stays."""
+    """A file outside docs/ is not on the site, so a link to it becomes its name."""
     return re.sub(r"\[([^\]]+)\]\((\.\./[^)\s]+)\)", _named, markdown)
 
 

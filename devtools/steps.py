@@ -10,7 +10,7 @@ from typing import Any
 
 
 def save(state: dict[str, Any]) -> Any:
-    """A checkpoint with `state` in it, from rank 0 alone."""
+    """A checkpoint with `state` in it, only from rank 0."""
     import ray.train
 
     if ray.train.get_context().get_world_rank() != 0:
@@ -33,7 +33,7 @@ def restore() -> dict[str, Any] | None:
 
 def counting_loop(config: dict[str, Any]) -> None:
     """Counts epochs, checkpointing each; kills its own worker once at epoch `die_at`, raises at `raise_at`, and is done
-    when the file `until` is there."""
+    once the file `until` exists."""
     import numpy as np
     import ray.train
 
@@ -70,7 +70,7 @@ def loop_without_checkpoints(config: dict[str, Any]) -> None:
 
 
 def torch_loop(config: dict[str, Any]) -> None:
-    """A linear model on the digits, a shard a rank; reports the accuracy and the sum of every rank's weights."""
+    """A linear model on the digits, one shard per rank; reports the accuracy and the sum of every rank's weights."""
     import ray.train
     import ray.train.torch
     import torch

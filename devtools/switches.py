@@ -25,7 +25,7 @@ def validating_loop(config: dict[str, Any]) -> None:
 
 
 def validate(checkpoint: Any, bonus: int = 0, file: str = "", until: str = "", fail_at: int = -1) -> dict[str, Any]:
-    """`file` gets a line for each validation that begins; with `until`, it ends once that file is there."""
+    """`file` gets a line for each validation that begins; with `until`, it ends once that file exists."""
     with checkpoint.as_directory() as folder:
         epoch = json.loads(Path(folder, "state.json").read_text())["epoch"]
     if file:
@@ -58,7 +58,7 @@ class Marks(UserCallback):
 
 
 def order_loop(config: dict[str, Any]) -> None:
-    """Reports the ids in the order in which this worker got them, epoch by epoch."""
+    """Reports the ids in the order this worker got them, epoch by epoch."""
     import ray.train
 
     for epoch in range(config["epochs"]):
@@ -104,7 +104,7 @@ def _note(round_: int) -> None:
 
 
 def xgboost_notes() -> Any:
-    """A callback of XGBoost that notes each round."""
+    """An XGBoost callback that notes each round."""
     import xgboost
 
     class Notes(xgboost.callback.TrainingCallback):
@@ -116,7 +116,7 @@ def xgboost_notes() -> Any:
 
 
 def xgboost_failing() -> Any:
-    """A callback of XGBoost that raises after the first round."""
+    """An XGBoost callback that raises after the first round."""
     import xgboost
 
     class Failing(xgboost.callback.TrainingCallback):
@@ -127,12 +127,12 @@ def xgboost_failing() -> Any:
 
 
 def lightgbm_notes() -> Any:
-    """The same of LightGBM."""
+    """The same for LightGBM."""
     return lambda env: _note(env.iteration)
 
 
 def torchft_loop(config: dict[str, Any]) -> None:
-    """Ray's packaged example of torchft; kills its own worker of rank 1 once, at step `die_at`."""
+    """Ray's packaged torchft example; rank 1 kills its own worker once, at step `die_at`."""
     import ray.train
     import torchft
     from ray.train.v2.examples.pytorch.torchft_linear_example import train_func

@@ -1,8 +1,8 @@
-"""`make walks`: a newcomer's first page, done as it says from an empty environment, and how long that takes.
+"""`make walks`: follow a newcomer's first page to the letter from an empty environment, and time it.
 
     python -m devtools.walks [WORD ...]      the personas whose names have one of the words; default: all
 
-Programs and files are the pages' own blocks. `pip` uses its cache, so the first walk on a machine takes longer.
+Programs and files are the pages' own code blocks. `pip` uses its cache, so the first walk on a machine takes longer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Walk:
         return done.stdout
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
-        """In another terminal."""
+        """Run it in another terminal."""
         log = (self.home / f"terminal-{len(self._background)}.log").open("wb")
         words = ["bash", "-c", f"exec {command}"]
         process = subprocess.Popen(
@@ -66,7 +66,7 @@ class Walk:
         return process
 
     def until(self, command: str, says: str) -> None:
-        """Type the command until it says that."""
+        """Type the command again and again until it says that."""
         wait_until(lambda: says in self._typed(command).stdout)
 
     def _typed(self, command: str) -> subprocess.CompletedProcess[str]:
@@ -86,7 +86,7 @@ class Walk:
 
 
 def block(page: str, language: str, having: str) -> str:
-    """The page's block of code that has these words."""
+    """The page's code block that contains these words."""
     blocks: list[str] = re.findall(
         rf"^```{language}\n(.+?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE
     )
@@ -141,7 +141,7 @@ def main(words: list[str]) -> None:
     for who, (page, extras, go) in WALKS.items():
         if words and not any(word in who for word in words):
             continue
-        # a short path, since Ray's sockets lie below
+        # a short path, since Ray's sockets are below it
         with tempfile.TemporaryDirectory(prefix="w-") as folder:
             walk, began = Walk(Path(folder)), time.monotonic()
             try:

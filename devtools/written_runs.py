@@ -17,7 +17,8 @@ STATES = ("waiting", "training", "succeeded", "failed", "cancelled")
 
 
 def write_run(storage: str, name: str, state: str = "succeeded", reports: int = 3, message: str = "it broke") -> RunDir:
-    """A training under this name with so many reports. `state`: one of `STATES`, or "prepared" for one never submitted."""
+    """A training of this name with `reports` reports. `state`: one of `STATES`, or "prepared" for one never
+    submitted."""
     rundir = RunDir.at(Location.of(storage).child(name).uri)
     rundir.write_spec(parse_spec({"framework": "python", "train_loop_per_worker": "a:b"}).with_name(name, storage))
     if state == "prepared":
@@ -45,7 +46,7 @@ def write_run(storage: str, name: str, state: str = "succeeded", reports: int = 
 
 
 def write_runs(storage: str, count: int) -> list[str]:
-    """So many trainings, `run-000` and on, most of them succeeded, as in a storage that is in use. Returns their states."""
+    """`count` trainings, from `run-000` on, most of them succeeded, as in a storage in use. Returns their states."""
     states = [STATES[number % 5] if number % 3 == 0 else "succeeded" for number in range(count)]
     parallel(lambda number: write_run(storage, f"run-{number:03}", states[number]), range(count))
     return states

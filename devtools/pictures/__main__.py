@@ -1,4 +1,4 @@
-"""python -m devtools.pictures [FOLDER]: make the pictures of the docs anew (default: docs/images). About six minutes."""
+"""python -m devtools.pictures [FOLDER]: regenerate the docs' pictures (default: docs/images). About six minutes."""
 
 import sys
 import tempfile

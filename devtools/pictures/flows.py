@@ -12,7 +12,7 @@ from plugin_core import RunConfig
 from plugin_core.specs.parse import parse_spec
 from prefect_integration import evaluate, train
 
-#: Epochs that leave time for a picture and a kill; an accuracy that no model reaches.
+#: Enough epochs to leave time for a picture and a kill; an accuracy that no model reaches.
 LONG, TOO_MUCH = 60, 0.999
 #: A training whose loop raises, and what its exception says.
 WRONG = {

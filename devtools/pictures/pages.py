@@ -1,7 +1,7 @@
-"""The pages that Airflow, Prefect and MLflow show of real runs, photographed in a real browser.
+"""The pages that Airflow, Prefect and MLflow show for real runs, photographed in a real browser.
 
 The browser is the Chromium on PATH, driven by Playwright, which `make pictures` installs in build/browser. Each picture
-waits for the words that it is there to show, so a page that no longer shows them fails the build.
+waits for the words that it is meant to show, so a page that no longer shows them fails the build.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plugin_core.clusters.local_head import Head
 from plugin_core.runs.journal import read_reports
 
 WIDTH = 1400
-#: As root, and without asking anything of the network.
+#: Flags to run as root and without network requests.
 CHROMIUM = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 #: The flows of `devtools.pictures.flows` that are photographed, and words on the page.
 SHOWN = {
@@ -63,7 +63,7 @@ wrong()
 
 @contextlib.contextmanager
 def browser() -> Iterator[Any]:
-    """A page of Playwright's in a headless Chromium."""
+    """A Playwright page in a headless Chromium."""
     sys.path.append(str(ROOT / "build" / "browser"))
     from playwright.sync_api import sync_playwright
 
@@ -79,7 +79,7 @@ def browser() -> Iterator[Any]:
 
 
 def photograph(images: Path, folder: Path, head: Head) -> None:
-    """Ten pictures in `images`, of runs in `folder` on `head`."""
+    """Put ten pictures of runs in `folder` on `head` into `images`."""
     with browser() as page:
         airflow(page, images, folder, head)
         prefect(page, images, folder, head)
@@ -87,11 +87,11 @@ def photograph(images: Path, folder: Path, head: Head) -> None:
 
 
 def shoot(page: Any, file: Path, *words: str, height: int = 900, kept: int | None = None) -> None:
-    """The page as it is once it shows all of `words`; of its height so much is `kept`, without what is below."""
+    """Photograph the page once it shows all of `words`. `kept`: the height to keep, in pixels; the rest is cut off."""
     page.set_viewport_size({"width": WIDTH, "height": height})
     for each in words:
         page.get_by_text(each).first.wait_for()
-    page.wait_for_timeout(1000)  # what moves in, has moved in
+    page.wait_for_timeout(1000)  # let animations finish
     picture = picture_of(page)
     save(picture.crop((0, 0, picture.width, kept or picture.height)), file)
 
@@ -101,13 +101,13 @@ def picture_of(shown: Any) -> Image.Image:
 
 
 def save(picture: Image.Image, file: Path) -> None:
-    """With 256 colours, which do for a page, in a third of the space."""
+    """Save with 256 colours, which are enough for a page and take a third of the space."""
     picture.convert("RGB").quantize(256).save(file, optimize=True)
 
 
 def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
-    """The form of a connection; a training that waits in the triggerer, of which a worker is killed; a failed gate; an
-    exception of the user's loop."""
+    """The form of a connection; a training that waits in the triggerer, one of whose workers is killed; a failed gate;
+    an exception in the user's loop."""
     from airflow_provider.testing import AirflowServer
 
     dags = folder / "dags"
@@ -135,11 +135,11 @@ def airflow(page: Any, images: Path, folder: Path, head: Head) -> None:
         run_id = server.trigger("wrong")
         server.wait("wrong", run_id)
         page.goto(f"{server.url}/dags/wrong/runs/{quote(run_id)}/tasks/train")
-        shoot(page, images / "failed-task.png", "Failed", flows.MISTAKE, kept=620)  # frames of Airflow follow
+        shoot(page, images / "failed-task.png", "Failed", flows.MISTAKE, kept=620)  # Airflow's own frames follow
 
 
 def connection_form(page: Any, url: str, file: Path) -> None:
-    """Its two sections side by side; the form opens the first one, and one at a time."""
+    """Its two sections side by side; the form shows one at a time, and the first one initially."""
     page.set_viewport_size({"width": 1000, "height": 1800})
     page.goto(f"{url}/connections")
     page.get_by_role("button", name="Add Connection").click()
@@ -162,8 +162,8 @@ def connection_form(page: Any, url: str, file: Path) -> None:
 
 
 def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
-    """Flow runs: a healthy one with the report of its training, one of which a worker is killed, one with a failed gate,
-    and one in which the user's loop raises."""
+    """Flow runs: a healthy one with the report of its training, one in which a worker is killed, one with a failed
+    gate, and one in which the user's loop raises."""
     with prefect_server(folder / "prefect", ui=True) as url:
         ui, storage = url.removesuffix("/api"), str(folder / "prefect-runs")
         run = flow_run("digits", storage)
@@ -173,14 +173,14 @@ def prefect(page: Any, images: Path, folder: Path, head: Head) -> None:
         shoot(page, images / "prefect-report.png", "run directory", "loss", height=1000)
         for name, words in SHOWN.items():
             run = flow_run(name, storage, head if name == "killed" else None)
-            # that of the evaluation, whose log would be below that of the training
+            # the evaluation's page, since its log would be below the training's
             page.goto(f"{ui}/runs/task-run/{last_task_of(run)}" if name == "gate" else f"{ui}/runs/flow-run/{run}")
             kept = {"gate": 1000, "wrong": 1430}.get(name)
             shoot(page, images / f"prefect-{name}.png", *words, height=1700, kept=kept)
 
 
 def flow_run(name: str, storage: str, head: Head | None = None) -> str:
-    """The id of a run of a flow in `devtools.pictures.flows`, which is over. A worker on `head` is killed, if given."""
+    """Run a flow of `devtools.pictures.flows` to its end; returns the run's id. With `head`, kills a worker there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "devtools.pictures.flows", name, storage], cwd=ROOT, stdout=subprocess.DEVNULL
     )
@@ -209,7 +209,7 @@ def report_of(run: str) -> str:
 
 
 def mlflow(page: Any, images: Path, folder: Path) -> None:
-    """A training whose driver is killed twice: one run, each of its forty steps once."""
+    """A training whose driver is killed twice: one run, with each of its forty steps once."""
     with mlflow_server(folder / "mlflow") as url:
         spec = TrainSpec.model_validate(
             {

@@ -63,7 +63,7 @@ class Terminal:
         self._lines: list[Text] = []
 
     def type(self, command: str, each: Callable[[str], None] = lambda line: None) -> None:
-        """Run a command of `raytrain`. `each` sees every line. What goes to a file, as in a shell, is not shown."""
+        """Run a command of `raytrain`. `each` gets every line. As in a shell, output sent to a file is not shown."""
         shown, _, file = command.partition(" > ")
         self._lines.append(Text(f"$ {command}", style="bold"))
         ours, theirs = pty.openpty()
@@ -83,7 +83,7 @@ class Terminal:
                     if text is not None:
                         self._lines.append(Text.from_ansi(self._shortened(text)))
                         each(text)
-            except OSError:  # what a terminal reports once its last process has ended
+            except OSError:  # a terminal raises it once its last process has ended
                 pass
         if code := process.wait():
             raise RuntimeError(f"`{command}` ended with {code}: {self._lines[-1].plain}")
@@ -106,7 +106,7 @@ class Terminal:
 
 
 def printed(line: str) -> str | None:
-    """What stays of a line in a terminal; None for one that is drawn over: the bar's, which is erased before each line."""
+    """What remains of a line in a terminal; None for the progress bar's, which is erased before each line."""
     text = re.split(r"\x1b\[2K", line)[-1].rstrip("\r\n")
     text = re.sub(r"\x1b\[\?25[hl]", "", text)
     return None if "━" in text or not text.strip() else text
@@ -130,7 +130,7 @@ def killer(pids: Callable[[], list[int]]) -> Callable[[str], None]:
 
 
 def draw(images: Path, folder: Path, head: Head) -> None:
-    """Three pictures in `images`, of runs in `folder` on `head`."""
+    """Draw three pictures of runs in `folder` on `head` into `images`."""
     for file, spec in (("digits", training(30)), ("long", training(40)), ("judge", evaluation(folder, 0.95))):
         (folder / f"{file}.yaml").write_text(yaml.safe_dump(spec))
     with environment({"RAY_STORAGE": str(folder / "ray_results")}):
