@@ -2,8 +2,8 @@
 
     python example_dags/demo.py [DAG ...]        (`make demo-airflow`: digits; `make examples` runs them all)
 
-Exits 0 when every task succeeded and the results are as they should be; of `digits` also that the train task was seen
-deferred, and that its XCom is a small JSON which the next tasks read.
+Exits 0 if every task succeeded and the results are as they should be; for `digits`, also if the train task was seen
+deferred and its XCom is a small JSON that the next tasks read.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def loop(airflow: AirflowServer) -> bool:
 
 
 def frameworks(airflow: AirflowServer) -> bool:
-    """Each framework's example; what its checkpoint scores here is what its training reported."""
+    """Each framework's example: its checkpoint must score here what its training reported."""
     sys.path.insert(0, str(ROOT))  # this is run as a file: let it find its neighbours
     from example_flows.frameworks import confirmed, example
 
@@ -139,8 +139,8 @@ EXAMPLES = {
 def follow(
     airflow: AirflowServer, dag_id: str, conf: dict[str, Any] | None = None, timeout_s: float = 900, run_id: str = ""
 ) -> tuple[dict[str, Any], set[str]]:
-    """A run of the DAG (by default a new one) to its end, each change of a task's state printed. Returns what the tasks
-    returned that were not skipped (nothing when one failed, whose log is printed), and the tasks that were seen deferred.
+    """Follow a run of the DAG (by default a new one) to its end, and print each change of a task's state. Returns what
+    the tasks that were not skipped returned (nothing if one failed, whose log is printed), and the tasks seen deferred.
     """
     run_id = run_id or airflow.trigger(dag_id, conf)
     print(f"run {run_id} of the DAG {dag_id!r}{f' with {conf}' if conf else ''}", flush=True)
@@ -168,7 +168,7 @@ def follow(
 
 
 def returned(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> Any:
-    """What a task returned; None where that was nothing, of which Airflow keeps nothing."""
+    """What a task returned; None if it returned nothing, which Airflow does not store."""
     try:
         return airflow.xcom(dag_id, run_id, task_id)
     except HTTPError as exc:
@@ -178,7 +178,7 @@ def returned(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> 
 
 
 def started(airflow: AirflowServer, dag_id: str, timeout_s: float = 120) -> str:
-    """The run that something else, an asset or a schedule, started of a DAG."""
+    """A DAG's run that something else started: an asset or a schedule."""
     deadline = time.monotonic() + timeout_s
     while not (runs := airflow.request("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]):
         if time.monotonic() > deadline:
@@ -192,7 +192,7 @@ def job(airflow: AirflowServer, dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def checkpoint_read(run_uri: str) -> object:
-    """The checkpoint that a step was given, out of the spec in its run directory."""
+    """The checkpoint that a step was given, from the spec in its run directory."""
     return RunDir.at(run_uri).read_record()["spec"]["checkpoint"]
 
 

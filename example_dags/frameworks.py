@@ -16,7 +16,7 @@ STORAGE = os.environ.get("EXAMPLE_STORAGE") or str(Path.home() / "ray_results")
 
 @dag(schedule=None, default_args={"storage_path": STORAGE}, tags=["example"])
 def frameworks():
-    # "all_done": what one framework cannot, the others still show
+    # "all_done": if one framework fails, the others still run
     chain(*(RayTrainOperator(task_id=name, spec=example(name).SPEC, trigger_rule="all_done") for name in installed()))
 
 

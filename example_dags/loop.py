@@ -1,7 +1,7 @@
 """The whole loop, month after month: tune → retrain against the champion → predict with the champion.
 
-The month is a parameter of the DAG run: January has few digits, February all, March's labels are spoilt. The functions are
-those of `example_flows/digits_steps.py`: the repository's root has to be on PYTHONPATH.
+The month is a parameter of the DAG run: January has few digits, February has all, March's labels are corrupted. The
+functions are those of `example_flows/digits_steps.py`: the repository's root has to be on PYTHONPATH.
 """
 
 import os

@@ -25,7 +25,7 @@ def prepare():
 
     @task.ray
     def prepare(raw) -> dict[str, Any]:
-        """Runs on the cluster. Kill it, and it goes on with the next file."""
+        """Runs on the cluster. Kill it, and it continues with the next file."""
         from example_flows import prepare_steps
 
         return prepare_steps.prepare(raw)

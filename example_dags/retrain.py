@@ -1,7 +1,7 @@
-"""New data starts a retraining, warm from the champion; a better model becomes the champion, and its asset event says so.
+"""New data starts a retraining, warm-started from the champion; a better model becomes champion, with an asset event.
 
-`new_digits` (run by hand, or by whatever brings data) announces the data; `retrain_digits` runs on that event: train on
-from the champion's checkpoint, evaluate, and promote or keep. Whoever serves the model is a DAG on `champion`.
+`new_digits` (run by hand, or by whatever brings data) announces the data; `retrain_digits` runs on that event: continue
+training from the champion's checkpoint, evaluate, and promote or keep. Serving would be a DAG scheduled on `champion`.
 
 The functions are those of `example_flows/digits_steps.py`: the repository's root has to be on PYTHONPATH.
 """
@@ -34,7 +34,7 @@ def new_digits():
 def retrain_digits():
     @task(inlets=[CHAMPION], multiple_outputs=True)
     def given(triggering_asset_events=None, inlet_events=None):
-        """The data of the event that started this run, and the champion there is, if any."""
+        """The data of the event that started this run, and the current champion, if any."""
         champions = inlet_events[CHAMPION]
         champion = champions[-1].extra if len(champions) else {"checkpoint": None, "metrics": {"accuracy": 0.0}}
         return {**triggering_asset_events[DATA][-1].extra, "champion": champion}

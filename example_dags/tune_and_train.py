@@ -1,4 +1,4 @@
-"""Search, train with what was found, judge, promote: the digits in four tasks, each the next one's input by reference.
+"""Search, train with what was found, evaluate, promote: the digits in four tasks, each passed to the next by reference.
 
 The functions are those of `example_flows/digits_steps.py`: the repository's root has to be on PYTHONPATH.
 """

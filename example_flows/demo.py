@@ -1,4 +1,4 @@
-"""What the example flows share when they are run from a shell: their folders, a Prefect for the while, and the table."""
+"""What the example flows share when they are run from a shell: their folders, a temporary Prefect, and the table."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from plugin_core.specs.results import BatchInferResult, EvaluationResult, TrainResult
 from plugin_core.storage.location import Location
 
-#: What an example keeps on this machine, when it is told nothing else.
+#: Where an example keeps its files on this machine by default.
 FOLDER = Path(".demo").absolute()
 STORAGE = str(FOLDER / "runs")
 _STARTED = time.monotonic()
 
 
 def prefect_environment() -> None:
-    """Settings for a shell without a Prefect: call it before Prefect is imported. What the user has set stays."""
+    """Settings for a shell without a Prefect: call it before Prefect is imported. The user's own settings are kept."""
     if "PREFECT_API_URL" in os.environ:
         return
     if "PREFECT_HOME" not in os.environ:
@@ -28,12 +28,12 @@ def prefect_environment() -> None:
         os.environ.setdefault("PREFECT_LOCAL_STORAGE_PATH", str(home / "storage"))
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
     os.environ.setdefault("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "true")
-    # no attempt to reach the internet
+    # do not try to reach the internet
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 
 
 def show(title: str, train: TrainResult, evaluation: EvaluationResult, predictions: BatchInferResult | None = None) -> int:
-    """Print a table of the results; 0 when the thresholds are met and every file is where it is said to be."""
+    """Print a table of the results; returns 0 if the thresholds are met and every file is where the result says."""
     from rich.console import Console
     from rich.table import Table
 

@@ -2,8 +2,8 @@
 
     python -m example_flows.digits [STORAGE]
 
-STORAGE is a folder or an s3:// URI (default: .demo/runs). Without `PREFECT_API_URL` it runs on a Prefect server of its own,
-for as long as it takes, with its files in .demo/prefect. With `MLFLOW_TRACKING_URI` all of it is tracked there.
+STORAGE is a folder or an s3:// URI (default: .demo/runs). Without `PREFECT_API_URL`, it runs on its own temporary
+Prefect server, with its files in .demo/prefect. With `MLFLOW_TRACKING_URI`, everything is tracked there.
 """
 
 from __future__ import annotations

@@ -14,15 +14,15 @@ TEST_FRACTION = 0.2
 SEED = 7
 
 
-#: Data that comes month by month, for the examples of retraining: (the share of the training digits that there are, how
-#: many of ten have a wrong label). February's is better than January's, March's is spoilt. The test data stays.
+#: Data that comes month by month, for the retraining examples: (the available share of the training digits, how many in
+#: ten have a wrong label). February's is better than January's, March's is corrupted. The test data stays the same.
 MONTHS = {"january": (0.25, 0), "february": (1.0, 0), "march": (1.0, 6)}
 
 
 def make_data(folder: str, month: str = "february") -> dict[str, str]:
     """Write `train.parquet` and `test.parquet` under `folder`, a local path or an s3:// URI; returns where they are.
 
-    The same every time, and a file that is there stays as it is, so a retry costs nothing.
+    The data is the same every time, and an existing file is left alone, so a retry costs nothing.
     """
     return write_tables(folder, {name: table(name, month) for name in ("train", "test")})
 
@@ -46,7 +46,7 @@ def table(part: str, month: str = "february") -> Any:
 
 
 def dataset(part: str) -> Any:
-    """The same as a Ray Dataset, without a file: what `digits.yaml` names."""
+    """The same as a Ray Dataset, without a file; `digits.yaml` names it."""
     import ray.data
 
     return ray.data.from_arrow(table(part))
@@ -69,9 +69,9 @@ def build_model() -> Any:
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """One worker of the training: resumes where the run's last checkpoint stands, reports once an epoch.
+    """One worker of the training: resumes from the run's last checkpoint, reports once per epoch.
 
-    A checkpoint of another run (`resume_from`: a warm start) gives its weights, and the epochs are counted from 0.
+    From another run's checkpoint (`resume_from`: a warm start), it takes only the weights, and counts epochs from 0.
     `config`: `epochs`, `lr`, `batch_size` (per worker).
     """
     import ray.train
@@ -86,7 +86,7 @@ def train_loop(config: dict[str, Any]) -> None:
     model = prepare_model(build_model())
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
     first_epoch = restore(model, optimizer).get("epoch", -1) + 1
-    # the digits fit into memory: read them once, not once an epoch
+    # the digits fit into memory: read them once, not once per epoch
     data = ray.train.get_dataset_shard("train").materialize()
 
     for epoch in range(first_epoch, config["epochs"]):
@@ -104,7 +104,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def load_model(checkpoint: Any) -> Any:
-    """The trained network out of a `ray.train.Checkpoint`, on the CPU and ready to predict."""
+    """The trained network from a `ray.train.Checkpoint`, on the CPU and ready to predict."""
     import torch
 
     from plugin_core.loops.torch import load
@@ -124,7 +124,7 @@ def evaluate(checkpoint: Any, dataset: Any, config: dict[str, Any]) -> dict[str,
 
 
 class Predictor:
-    """Adds the column `prediction` to a batch; built once an actor, so the model is loaded once."""
+    """Adds the column `prediction` to a batch; built once per actor, which loads the model once."""
 
     def __init__(self, checkpoint: Any):
         self._model = load_model(checkpoint)

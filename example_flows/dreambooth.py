@@ -1,9 +1,9 @@
-"""DreamBooth as a Prefect flow: train a class → paint it → learn one subject beside what was painted → judge → paint it.
+"""DreamBooth as a Prefect flow: train a class → paint it → learn one subject beside those pictures → judge → paint it.
 
     pip install 'ray-train-workflows[diffusers]'
     python -m example_flows.dreambooth [STORAGE]
 
-A checkpoint, pictures and a checkpoint again are handed on by reference; see `dreambooth_steps.py` for what is learned.
+A checkpoint, pictures and another checkpoint are passed on by reference; see `dreambooth_steps.py` for what is learned.
 STORAGE is a folder or an s3:// URI (default: .demo/runs).
 """
 

@@ -1,9 +1,9 @@
-"""A diffusion model learns one subject from a few pictures, as DreamBooth has it, step by step and small enough for a CPU.
+"""A diffusion model learns one subject from a few pictures, as in DreamBooth, step by step and small enough for a CPU.
 
 DreamBooth (Ruiz et al., 2022) trains a text-to-image model on a few pictures of one subject under a prompt with a rare word
-("a photo of sks disc"), and beside it on pictures of the class ("a photo of disc") that the model itself made before, so
-that it does not forget the class (prior preservation). Here the pictures are generated, 16 × 16 pixels, and the model is
-`diffusers`' UNet with random weights; a word's vector stands for the text encoder.
+("a photo of sks disc"), and at the same time on pictures of the class ("a photo of disc") that the model itself made
+before, so that it does not forget the class (prior preservation). Here the pictures are generated, 16 × 16 pixels, and
+the model is `diffusers`' UNet with random weights; word vectors stand in for the text encoder.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def picture(random: Any, colour: Any, hole: float) -> Any:
 
 
 def build_model() -> Any:
-    """A denoiser that is told a noise step and words: `unet` and `words`."""
+    """A denoiser conditioned on a noise step and on words: `unet` and `words`."""
     from diffusers import UNet2DConditionModel
     from torch import nn
 
@@ -77,7 +77,7 @@ def build_model() -> Any:
 
 
 def words_of(prompts: Any) -> Any:
-    """The prompts as numbers of words, 0 after the last one."""
+    """The prompts as word numbers, padded with 0."""
     import torch
 
     longest = len(SUBJECT.split())
@@ -92,7 +92,7 @@ def scheduler() -> Any:
 
 
 def denoising_loss(model: Any, batch: dict[str, Any], generator: Any) -> Any:
-    """Mean squared error of the noise that the model finds in pictures with a random amount of it."""
+    """Mean squared error of the noise that the model predicts in pictures with a random amount of noise."""
     import numpy as np
     import torch
 
@@ -106,8 +106,8 @@ def denoising_loss(model: Any, batch: dict[str, Any], generator: Any) -> Any:
 
 
 def train_loop(config: dict[str, Any]) -> None:
-    """`config`: `epochs`, `lr`, `batch_size`; with the dataset `prior`, a batch of it goes with each batch of `pictures`,
-    and its loss counts `prior_weight` times."""
+    """`config`: `epochs`, `lr`, `batch_size`; with the dataset `prior`, each batch of `pictures` comes with a batch of
+    it, whose loss is weighted by `prior_weight`."""
     import itertools
 
     import ray.train
@@ -155,7 +155,7 @@ def load_model(checkpoint: Any) -> Any:
 
 
 class Painter:
-    """Adds to prompts with seeds the column `image`: what the model makes of pure noise, in `steps` steps."""
+    """Adds the column `image` to prompts with seeds: what the model makes from pure noise in `steps` steps."""
 
     def __init__(self, checkpoint: Any, steps: int = 20):
         self._model, self._steps = load_model(checkpoint), steps
@@ -175,7 +175,7 @@ class Painter:
 
 
 def evaluate(checkpoint: Any, dataset: Any) -> dict[str, float]:
-    """`subject_loss`: how well noise is found in pictures of the subject, over the same 20 draws of noise each time."""
+    """`subject_loss`: the denoising loss on pictures of the subject, over the same 20 draws of noise each time."""
     import torch
 
     model = load_model(checkpoint)

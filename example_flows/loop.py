@@ -2,8 +2,8 @@
 
     python -m example_flows.loop [STORAGE [MONTH ...]]
 
-January has few digits, so February's model beats it; March's labels are spoilt, so the champion stays. By default it runs
-for January, February and March. STORAGE is a folder or an s3:// URI (default: .demo/runs).
+January has few digits, so February's model beats it; March's labels are corrupted, so the champion stays. By default it
+runs for January, February and March. STORAGE is a folder or an s3:// URI (default: .demo/runs).
 """
 
 from __future__ import annotations

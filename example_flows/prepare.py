@@ -2,7 +2,7 @@
 
     python -m example_flows.prepare [STORAGE]
 
-`prepare` is any function, run on the cluster. It saves which files are done: kill it, and it goes on with the next one.
+`prepare` is any function, run on the cluster. It saves which files are done: kill it, and it continues with the next.
 """
 
 from __future__ import annotations

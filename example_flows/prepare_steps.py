@@ -6,7 +6,7 @@ from typing import Any
 
 from example_flows.tables import write_tables
 
-#: The raw digits come in so many files.
+#: The number of files with the raw digits.
 PARTS = 6
 
 
@@ -26,8 +26,8 @@ def make_raw(folder: str) -> list[str]:
 
 
 def prepare(raw: list[str]) -> dict[str, Any]:
-    """Scale each file with Ray Data, the last one for the test. Where the process is killed, the next one goes on with the
-    file that was not done; a file that was half written is written anew."""
+    """Scale each file with Ray Data, the last one for the test. If the process is killed, the next one continues with
+    the file that was not done; a half-written file is rewritten."""
     import ray.data
     from ray.data import SaveMode
 

@@ -1,4 +1,4 @@
-"""Scheduled retraining: warm from the champion, a gate that keeps a worse model out, and never two at once.
+"""Scheduled retraining: warm-started from the champion, a gate that keeps a worse model out, and never two at once.
 
     prefect server start
     prefect work-pool create training --type process
@@ -6,7 +6,7 @@
     prefect worker start --pool training
 
 The champion is a Prefect variable, `digits_champion`: its checkpoint and accuracy. `example_flows/prefect.yaml` starts the
-flow by cron, by interval, and by an event that says that a dataset is new; its concurrency limit keeps them apart.
+flow by cron, by interval, and by an event that announces a new dataset; its concurrency limit keeps the runs apart.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NotGoodEnoughError(Exception):
 
 @task(cache_policy=RUN_ID, persist_result=True)
 def read_champion() -> dict[str, Any]:
-    """The champion as it was when this flow run began: all retries of the flow run start warm from the same one."""
+    """The champion as it was when this flow run began: all retries of the flow run warm-start from the same one."""
     champion: dict[str, Any] = Variable.get(CHAMPION, default={})
     return champion
 
@@ -48,7 +48,7 @@ def read_champion() -> dict[str, Any]:
 @task
 def publish(checkpoint: str) -> None:
     """Put the candidate where it can be tried out. It becomes the champion when the transaction commits, and not before:
-    a flow that is killed in between leaves the champion alone."""
+    a flow that is killed in between leaves the champion unchanged."""
     Variable.set(CANDIDATE, {"checkpoint": checkpoint}, overwrite=True)
 
 
@@ -67,10 +67,10 @@ def promote(judged: EvaluationResult) -> None:
 
 @flow(on_cancellation=[cancel_ray_jobs], on_crashed=[report_ray_jobs])
 def retrain(storage: str = "", min_accuracy: float = 0.9, epochs: int = 6, approval: bool = False) -> dict[str, Any]:
-    """Train on from the champion, publish, judge, and promote or withdraw. Returns the champion there is then.
+    """Continue training from the champion, publish, evaluate, and promote or withdraw. Returns the resulting champion.
 
-    `storage`: where runs and data are kept (default: `RAY_STORAGE`, then ~/ray_results). `approval`: a person's word is
-    needed between the gate and the promotion; the flow run is suspended meanwhile and takes no slot.
+    `storage`: where runs and data are kept (default: `RAY_STORAGE`, then ~/ray_results). `approval`: a person must
+    approve between the gate and the promotion; until then the flow run is suspended and takes no slot.
     """
     storage = storage or default_storage_path()
     run_config = RunConfig(storage_path=storage)
@@ -102,7 +102,7 @@ def retrain(storage: str = "", min_accuracy: float = 0.9, epochs: int = 6, appro
         if not judged.passed:
             raise NotGoodEnoughError(judged.why)
     if approval:
-        # on resume the flow begins anew, and the steps that are done return what is stored
+        # on resume the flow starts over, and the steps that are done return their stored results
         suspend_flow_run(timeout=7 * 24 * 3600, key="approval")
     promote(judged)
     return Variable.get(CHAMPION)

@@ -9,7 +9,7 @@ from typing import Any
 def write_tables(folder: str, tables: Mapping[str, Any]) -> dict[str, str]:
     """Write each arrow table as `NAME.parquet` under `folder`, a local path or an s3:// URI; returns where they are.
 
-    A file that is there stays as it is, so a retry costs nothing.
+    An existing file is left alone, so a retry costs nothing.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

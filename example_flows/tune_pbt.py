@@ -2,7 +2,7 @@
 
     python -m example_flows.tune_pbt [STORAGE]
 
-Two trials train side by side; every two epochs the one that is behind goes on from the other's checkpoint, with another
+Two trials train side by side; every two epochs, the worse one continues from the other's checkpoint with a different
 learning rate. STORAGE is a folder or an s3:// URI (default: .demo/runs).
 """
 

@@ -1,4 +1,4 @@
-"""One small training a framework: `SPEC`, whose loop is the module's `train_loop`, and `evaluate(checkpoint)`.
+"""One small training per framework: `SPEC`, whose loop is the module's `train_loop`, and `evaluate(checkpoint)`.
 
     python -m example_flows.frameworks [NAME ...]        as Prefect flows
     python example_dags/demo.py frameworks               the same specs in a real Airflow
@@ -52,10 +52,10 @@ def packages(name: str) -> list[str]:
 
 
 def installed() -> list[str]:
-    """The examples whose packages are here."""
+    """The examples whose packages are installed here."""
     return [name for name in NAMES if all(map(find_spec, packages(name)))]
 
 
 def confirmed(metrics: dict[str, Any], scores: dict[str, float]) -> bool:
-    """Whether the checkpoint scores what its training reported; one that stops early has the best round's model."""
+    """Whether the checkpoint scores what its training reported; after early stopping, it has the best round's model."""
     return all(abs(metrics.get("best_score", metrics[key]) - value) < 0.001 for key, value in scores.items())

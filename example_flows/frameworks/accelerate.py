@@ -24,7 +24,7 @@ def train_loop(config: dict[str, Any]) -> None:
     from plugin_core.loops.torch import report, restore
 
     torch.set_num_threads(1)
-    # on a machine without GPUs it has to be told, or each worker trains alone
+    # on a machine without GPUs this must be set, or each worker trains alone
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     network = build_model()
     model, optimizer = accelerator.prepare(network, torch.optim.Adam(network.parameters(), lr=config["lr"]))

@@ -1,4 +1,4 @@
-"""Accelerate with DeepSpeed ZeRO-3: `save_state` and `load_state` of the Accelerator, each worker its part."""
+"""Accelerate with DeepSpeed ZeRO-3: the Accelerator's `save_state` and `load_state`, each worker its own part."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def train_loop(config: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     deepspeed.build_no_operators()
     if not torch.cuda.is_available():
-        # it has to be told beforehand: Accelerator(cpu=True) would ignore the plugin
+        # set this beforehand: Accelerator(cpu=True) would ignore the plugin
         PartialState(cpu=True)
     accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config["deepspeed_config"]))
     network = build_model()

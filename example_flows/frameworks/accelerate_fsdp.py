@@ -26,7 +26,7 @@ def build_accelerator() -> Any:
     )
     accelerator = Accelerator(cpu=not torch.cuda.is_available(), fsdp_plugin=plugin)
     if not torch.cuda.is_available():
-        # on CPUs Accelerate ignores the plugin; all that the plugin does works there too
+        # on CPUs Accelerate ignores the plugin, although everything the plugin does works there too
         for state in (PartialState(), accelerator.state):
             state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin

@@ -1,4 +1,4 @@
-"""What the examples train on: data that packages carry, or that is made here."""
+"""What the examples train on: data that ships with packages, or is generated here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def own_tensors(part: str = "train") -> tuple[Any, Any]:
 
 
 def batches(rows: int, batch_size: int, epoch: int) -> list[Any]:
-    """The numbers of the rows of each batch, in an order of the epoch's own; rows left over are left out."""
+    """The row numbers of each batch, in an order of the epoch's own; leftover rows are dropped."""
     import numpy as np
 
     order = np.random.default_rng(epoch).permutation(rows)
@@ -59,7 +59,7 @@ def batches(rows: int, batch_size: int, epoch: int) -> list[Any]:
 
 
 def accuracy_of(model: Any) -> float:
-    """The share of the test digits that a torch model on the CPU knows."""
+    """The share of the test digits that a torch model on the CPU classifies correctly."""
     import torch
 
     images, labels = (torch.as_tensor(part) for part in digits("test"))
@@ -73,7 +73,7 @@ OTHER = ("the", "film", "was", "and", "music", "acting", "story", "very", "quite
 
 
 def reviews(part: str, count: int = 480) -> tuple[list[str], list[int]]:
-    """Generated reviews of eight words, and whether they are kind: which of the two kinds of words there are more of."""
+    """Generated reviews of eight words, and whether each is kind: whether it has more good words than bad ones."""
     import numpy as np
 
     random = np.random.default_rng(SEED)
@@ -98,7 +98,7 @@ def tumours(part: str) -> Any:
 
 
 def diabetes(part: str) -> tuple[Any, Any]:
-    """scikit-learn's diabetes: 10 features, and the course of the illness, scaled to a mean of 0 and a deviation of 1."""
+    """scikit-learn's diabetes: 10 features, and the disease progression, scaled to mean 0 and standard deviation 1."""
     import numpy as np
     from sklearn.datasets import load_diabetes
 

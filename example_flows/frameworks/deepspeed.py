@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO-3: model, gradients and optimizer in parts, one a worker; each writes its part of the checkpoint."""
+"""DeepSpeed ZeRO-3: model, gradients and optimizer in parts, one per worker; each writes its part of the checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPEC = TrainSpec(
     deepspeed_config={
         "train_micro_batch_size_per_gpu": 32,
         "zero_optimization": {"stage": 3},
-        # on CPUs DeepSpeed would build an optimizer of its own; torch's does
+        # on CPUs DeepSpeed would build its own optimizer; torch's is good enough
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     },
@@ -26,7 +26,7 @@ SPEC = TrainSpec(
 
 
 def build_no_operators() -> None:
-    """Spare a minute of compiling, for collectives that are faster on CPUs."""
+    """Skip a minute of compiling collectives that would be faster on CPUs."""
     import deepspeed
     import torch
 

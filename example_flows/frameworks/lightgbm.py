@@ -1,4 +1,4 @@
-"""LightGBM without a loop: declared by its parameters, with a dataset to evaluate on and to stop early by."""
+"""LightGBM without a loop: declared by its parameters, with a dataset for evaluation and early stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch Lightning with DeepSpeed ZeRO-3: model, gradients and optimizer in parts, one a worker."""
+"""PyTorch Lightning with DeepSpeed ZeRO-3: model, gradients and optimizer in parts, one per worker."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def build_strategy(config: dict[str, Any]) -> Any:
         return RayDeepSpeedStrategy(config=config)
 
     class OnCpus(RayDeepSpeedStrategy):
-        """Lightning's own refuses all devices but CUDA's, though DeepSpeed trains on CPUs too."""
+        """Lightning's own strategy accepts only CUDA devices, though DeepSpeed trains on CPUs too."""
 
-        root_device = torch.device("cpu", 0)  # it asks for the number
+        root_device = torch.device("cpu", 0)  # the index is required
 
         def setup_environment(self) -> None:
             self.accelerator.setup_device(self.root_device)
@@ -68,7 +68,7 @@ def train_loop(config: dict[str, Any]) -> None:
     )
     module = build_module(config["lr"])
     batch_size = config["deepspeed_config"]["train_micro_batch_size_per_gpu"]
-    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning tells it the epoch, after a resume too
+    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning sets its epoch, after a resume too
     loaders = DataLoader(own, batch_size, sampler=order, drop_last=True), DataLoader(test, len(test))
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:

@@ -56,7 +56,7 @@ def train_loop(config: dict[str, Any]) -> None:
         )
     )
     module = build_module(config["lr"])
-    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning tells it the epoch, after a resume too
+    order = DistributedSampler(own, num_replicas=1, rank=0)  # Lightning sets its epoch, after a resume too
     loaders = DataLoader(own, config["batch_size"], sampler=order, drop_last=True), DataLoader(test, len(test))
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:

@@ -1,5 +1,5 @@
-"""A causal language model fine-tuned with LoRA (`peft`): its own weights stay, and a checkpoint has the adapter alone. The
-model is a tiny Llama with random weights, so nothing is downloaded."""
+"""A causal language model fine-tuned with LoRA (`peft`): its own weights stay frozen, and a checkpoint has only the
+adapter. The model is a tiny Llama with random weights, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = TrainSpec(
 
 
 def build_base() -> Any:
-    """What is fine-tuned, the same every time."""
+    """The model to fine-tune, the same every time."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

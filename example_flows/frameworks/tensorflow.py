@@ -41,17 +41,17 @@ def train_loop(config: dict[str, Any]) -> None:
     task = config.get("task", "digits")
     load = data.diabetes if task == "diabetes" else data.digits
     x, y = load("train")
-    # a batch of the dataset is that of all workers: the strategy gives each worker its rows, and its part of the batch
+    # a batch of the dataset is the global batch: the strategy gives each worker its rows, and its part of the batch
     batch_size = config["batch_size"] * ray.train.get_context().get_world_size()
     rows = len(x) // batch_size * batch_size
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     tests = load("test")
     test = tf.data.Dataset.from_tensor_slices(tests).batch(len(tests[0])).with_options(options)
-    # epochs, not the optimizer's steps: of those another number of workers has another number to an epoch
+    # epochs, not the optimizer's steps, whose number per epoch depends on the number of workers
     reported = ray.train.get_all_reported_checkpoints()
     first_epoch = reported[-1].metrics["epoch"] + 1 if reported else 0
-    # each epoch has its own order, also after a resume; a single `shuffle` would begin again with that of the first one
+    # each epoch has its own order, also after a resume; a single `shuffle` would start over with the first one's
     once = tf.data.Dataset.from_tensor_slices((x[:rows], y[:rows]))
     train = tf.data.Dataset.range(first_epoch, config["epochs"]).flat_map(
         lambda epoch: once.shuffle(rows, seed=epoch, reshuffle_each_iteration=False)

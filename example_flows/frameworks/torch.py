@@ -1,4 +1,4 @@
-"""PyTorch: the model of the digits on every worker, its gradients averaged; metrics of all workers by torchmetrics."""
+"""PyTorch: the digits' model on every worker, with averaged gradients; metrics of all workers by torchmetrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train_loop(config: dict[str, Any]) -> None:
         with torch.inference_mode():
             accuracy.reset()
             accuracy.update(model(test_images), test_labels)
-        # compute() puts the counts of all workers together
+        # compute() combines the counts of all workers
         metrics = {"epoch": epoch, "loss": sum(losses) / len(losses), "accuracy": accuracy.compute().item()}
         report(metrics, model, optimizer)
 

@@ -20,7 +20,7 @@ SPEC = TrainSpec(
 
 
 def build_tokenizer() -> Any:
-    """One token a word."""
+    """One token per word."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -71,7 +71,7 @@ def training_arguments(config: dict[str, Any], **more: Any) -> Any:
         save_total_limit=1,
         report_to="none",
         disable_tqdm=True,
-        # on a machine without GPUs it has to be told, or each worker trains alone
+        # on a machine without GPUs this must be set, or each worker trains alone
         use_cpu=not torch.cuda.is_available(),
         **more,
     )

@@ -1,4 +1,4 @@
-"""Transformers with DeepSpeed ZeRO-3: the Trainer of the reviews, its model and optimizer in parts, one a worker."""
+"""Transformers with DeepSpeed ZeRO-3: the reviews' Trainer, with model and optimizer in parts, one per worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPEC = TrainSpec(
     deepspeed_config={
         **deepspeed.SPEC.deepspeed_config,
         "train_micro_batch_size_per_gpu": "auto",
-        # beside the parts, the whole model for from_pretrained
+        # besides the parts, the whole model for from_pretrained
         "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True},
     },
     scaling_config=ScalingConfig(num_workers=2),
