@@ -1,4 +1,4 @@
-"""Tasks of the provider, without a database, and a fake cluster behind a connection of Airflow's."""
+"""Tasks of the provider, without a database, and a fake cluster behind an Airflow connection."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Marked secrets, and the search for them in everything that a run leaves behind, in each form that it may have."""
+"""Marked secrets, and the search for them in everything that a run leaves behind, in each form they may have."""
 
 import base64
 import gzip
@@ -17,8 +17,8 @@ from devtools.sampling import Sampler
 
 
 def canary(place: str) -> str:
-    """A secret that differs from all others, named after the place that gets it. It has characters that each way of
-    quoting writes in a form of its own."""
+    """A unique secret, named after the place that gets it, with characters that each way of quoting writes
+    differently."""
     return f"canary-{place}-{secrets.token_hex(6)}/+é\"'&<>"
 
 
@@ -33,7 +33,7 @@ def forms(secret: str) -> list[bytes]:
     found = [mark, mark.decode().encode("utf-16-le"), mark.decode().encode("utf-16-be"), mark.hex().encode(), mark[::-1]]
     for offset in range(3):
         coded = base64.b64encode(b"\0" * offset + mark).rstrip(b"=")
-        # without the characters that the neighbours of the mark have a part in
+        # without the characters that also depend on the mark's neighbours
         inner = coded[(4 if offset else 0) : len(coded) - 2]
         found += [inner, inner.replace(b"+", b"-").replace(b"/", b"_")]
     return list(dict.fromkeys(found))
@@ -55,7 +55,7 @@ def found_under(folders: Iterable[Path], canaries: Iterable[str]) -> list[str]:
 
 
 def found_in_temp(since: float, canaries: Iterable[str]) -> list[str]:
-    """The same for what appeared in the system's folder for temporary files after a time, the tests' own folders apart."""
+    """The same for what appeared in the system's temporary folder after a given time, except the tests' own folders."""
     canaries, found = list(canaries), []
     for entry in os.scandir(tempfile.gettempdir()):
         try:
@@ -76,7 +76,7 @@ def _found_in_files(files: Iterable[Path], canaries: list[str]) -> list[str]:
 def _contents(path: Path) -> Iterable[bytes]:
     try:
         data = path.read_bytes()
-    except OSError:  # gone meanwhile, or a socket
+    except OSError:  # gone in the meantime, or a socket
         return
     yield data
     if data[:2] == b"\x1f\x8b":
@@ -87,7 +87,7 @@ def _contents(path: Path) -> Iterable[bytes]:
 
 
 class CommandLines(Sampler):
-    """Reads the command line of every process, again and again, while it is entered: what `ps` shows."""
+    """Repeatedly reads the command line of every process during its `with` block: what `ps` shows."""
 
     every_s = 0.02
 
@@ -109,7 +109,7 @@ class CommandLines(Sampler):
 
 
 def escaped(secret: str) -> dict[str, bytes]:
-    """What other writers would make of it, for a test of the search itself."""
+    """How other writers would encode it, for a test of the search itself."""
     return {
         "plain": secret.encode(),
         "JSON": json.dumps(secret).encode(),
@@ -122,6 +122,6 @@ def escaped(secret: str) -> dict[str, bytes]:
 
 
 def users_hook() -> None:
-    """A worker hook of the user's own, called when the cluster's variables are there. (Here, since this module travels with
-    the step of the test.)"""
+    """The user's own worker hook, called once the cluster's variables are set. (Defined here because this module
+    travels with the test's step.)"""
     os.environ["HOOK_SAW"] = os.environ.get("SERVICE_KEY", "nothing")

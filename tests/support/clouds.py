@@ -19,9 +19,9 @@ from plugin_core.clusters.local_head_keeper import free_ports
 AZURITE = Path(__file__).parents[2] / ".azurite/node_modules/azurite/dist/src/blob/main.js"
 #: The variable that holds Azurite's connection string, for storage URIs.
 AZURE_VARIABLE = "AZURITE_CONNECTION"
-#: The variable that holds the way to log in to Google's emulator.
+#: The variable that says how to log in to Google's emulator.
 GCS_VARIABLE = "GCS_EMULATOR_TOKEN"
-#: What the installation has to allow, so that a storage URI may name them.
+#: What the installation must allow so that a storage URI may name these variables.
 ALLOWED = {"RAYTRAIN_URI_VARIABLES": f"{AZURE_VARIABLE},{GCS_VARIABLE}"}
 
 
@@ -51,7 +51,7 @@ def azurite(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def gcs_server(log: Path, *, conditions: bool = True) -> Iterator[str]:
-    """The emulator of Google Cloud Storage with the bucket "runs"; yields a storage URI in it. `conditions`: see there."""
+    """Google Cloud Storage's emulator with the bucket "runs"; yields a storage URI in it. `conditions`: see there."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "tests.support.gcs_emulator", str(port)] + ["--ignore-conditions"] * (not conditions)
     with _server(command, log, port, dict(os.environ)), environment({GCS_VARIABLE: "anon", **ALLOWED}):

@@ -1,4 +1,4 @@
-"""Environments with some of this one's packages, which are linked: nothing is downloaded or copied."""
+"""Environments that link some of this one's packages: nothing is downloaded or copied."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ from packaging.utils import canonicalize_name
 
 
 def make_environment(folder: Path, *wanted: str, without: tuple[str, ...] = ()) -> str:
-    """The Python of an environment in `folder` with these requirements and all that they require, as installed here, except
-    `without`."""
+    """Create an environment in `folder` with these requirements and their dependencies, as installed here, except
+    `without`; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in _with_requirements(wanted, without):

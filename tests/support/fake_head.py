@@ -1,4 +1,4 @@
-"""The head of a cluster in memory: the notes of its jobs, and which of them live."""
+"""The head of a cluster in memory: the notes of its jobs, and which of them are alive."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from plugin_core.driver.admission import Place
 
 
 class FakeHead:
-    """The notes of a cluster, and which of its jobs live."""
+    """The notes of a cluster, and which of its jobs are alive."""
 
     def __init__(self, **total: float):
         self.notes: dict[str, bytes] = {}

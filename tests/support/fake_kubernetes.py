@@ -1,5 +1,5 @@
-"""A fake of Kubernetes with KubeRay's operator: the few requests that a RayCluster needs, over HTTP, with the answers that
-the API server gives. No Kubernetes runs in the tests; what a real one does beyond this is not shown by them."""
+"""A fake Kubernetes with KubeRay's operator: the few requests that a RayCluster needs, over HTTP, with the API server's
+answers. No Kubernetes runs in the tests, so they show nothing about what a real one does beyond this."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CLUSTERS = "/apis/ray.io/v1/namespaces/{namespace}/rayclusters"
 
 
 class FakeKubernetes:
-    """A context manager. `ready_after`: looks at a cluster until its head is ready; None: never. `token`: what the
-    operator puts into a cluster's Secret. `forbidden`: methods ("POST") that are answered with 403.
-    `knows_kuberay=False`: there is no such kind of resource. `admits_after`: looks at a cluster in a queue until
+    """A context manager. `ready_after`: number of reads of a cluster until its head is ready; None: never. `token`:
+    what the operator puts into a cluster's Secret. `forbidden`: methods ("POST") that are answered with 403.
+    `knows_kuberay=False`: there is no such kind of resource. `admits_after`: number of reads of a queued cluster until
     Kueue admits it; None: never. `ahead`: its place in the queue; None: there is no such API. `waiting`: why the
     head's container does not start; `head_log`: what it wrote."""
 
@@ -128,7 +128,7 @@ class FakeKubernetes:
         if found["spec"].get("suspend") and "deletionTimestamp" not in found["metadata"]:
             answer["status"] = {"state": "suspended"}
         elif "deletionTimestamp" in found["metadata"]:
-            del self.clusters[name]  # its pods are gone by the next look
+            del self.clusters[name]  # its pods are gone by the next read
         elif self.ready_after is not None and self._looks[name] >= self.ready_after:
             answer["status"] = {"state": "ready", "conditions": [{"type": "HeadPodReady", "status": "True"}]}
         else:

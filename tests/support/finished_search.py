@@ -1,4 +1,4 @@
-"""A finished search in a run directory, and another one that goes on from it."""
+"""A finished search in a run directory, and another one that continues from it."""
 
 import json
 from pathlib import Path

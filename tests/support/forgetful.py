@@ -1,4 +1,4 @@
-"""A train function that restores all of its state, but for what `forgets` names."""
+"""A train function that restores all of its state, except what `forgets` names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def learning(config: dict[str, Any]) -> None:
 
 def within_epochs(config: dict[str, Any]) -> None:
     """Reports within epochs, and resumes there by taking batches only to skip them. `forgets` names one of its states that
-    `learning` does not have: the steps that a scaler of a constant scale counts, or a scheduler that follows the loss."""
+    `learning` does not have: the step count of a scaler with a constant scale, or a scheduler that follows the loss."""
     import ray.train
     import torch
     from torch.utils.data import DataLoader, RandomSampler, TensorDataset
@@ -102,7 +102,7 @@ def within_epochs(config: dict[str, Any]) -> None:
 
 
 def ending_early(config: dict[str, Any]) -> None:
-    """Takes the number of all steps for that of the steps that are left."""
+    """Mistakes the total number of steps for the number of steps left."""
     import ray.train
 
     done = 0
@@ -135,7 +135,7 @@ def keeping_nothing(config: dict[str, Any]) -> None:
 
 
 def counting(config: dict[str, Any]) -> None:
-    """Without PyTorch: a sum that a checkpoint has; with `forgets`, it begins with 0 again."""
+    """Without PyTorch: a sum that is kept in a checkpoint; with `forgets`, it starts from 0 again."""
     import ray.train
 
     step, total = -1, 0

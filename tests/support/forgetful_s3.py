@@ -12,8 +12,8 @@ from devtools.servers import s3_endpoint
 
 @contextlib.contextmanager
 def in_front_of(uri: str, *, strip: bool = True) -> Iterator[tuple[str, list[str]]]:
-    """Yields a storage URI by the proxy, and the requests that were made, as "PUT /bucket/key". Without `strip` it only
-    counts."""
+    """Yields a storage URI through the proxy, and the requests that were made, as "PUT /bucket/key". Without `strip`,
+    it only counts."""
     endpoint = urlsplit(s3_endpoint(uri)).netloc
     requests: list[str] = []
 
@@ -32,7 +32,7 @@ def in_front_of(uri: str, *, strip: bool = True) -> Iterator[tuple[str, list[str
             for name, value in answer.getheaders():
                 if name.lower() not in ("transfer-encoding", "connection", "content-length", "server", "date"):
                     self.send_header(name, value)
-            # of a HEAD request it is the object's
+            # for a HEAD request, it is the object's
             self.send_header("Content-Length", answer.getheader("Content-Length") or str(len(content)))
             self.end_headers()
             self.wfile.write(content)

@@ -1,4 +1,4 @@
-"""The loops of the examples with kills in them, and the proof that their workers were one world."""
+"""The examples' loops with kills in them, and the proof that their workers formed one world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STRATEGIES: list[Any] = []
 def mortal(config: dict[str, Any]) -> None:
     """The example's loop with kills, one report for each worker group. The first group loses rank 1 to a SIGKILL. The
     second one fails, and with it the attempt. The third one, if there is only one worker, waits for a second. The last one
-    goes on to the end, and says what the sum of its ranks is."""
+    runs to the end, and reports the sum of its ranks."""
     import ray.train
     from ray.train.v2._internal.execution import train_fn_utils
 
@@ -28,11 +28,11 @@ def mortal(config: dict[str, Any]) -> None:
     group = sum((marks / mark).exists() for mark in ("killed", "failed"))
 
     def fateful(*args: Any, **kwargs: Any) -> None:
-        # before the report, for which all ranks wait for each other: afterwards the end of one may end the others
+        # before the report, in which all ranks wait for each other: afterwards, one rank's end may end the others
         (marks / f"group-{group}-{rank}-of-{world}").touch()
         report(*args, **kwargs)
         if group == 0 and rank == 1:
-            # what rank 0 has reported is to be known, or one interval more would be lost
+            # rank 0's report must be registered first, or one more interval would be lost
             ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
             (marks / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -74,8 +74,8 @@ def _torch(config: dict[str, Any]) -> int:
 
 
 def _keep_strategy() -> None:
-    """Keep the strategy that the loop makes: the collectives of a second one in the process would have the same numbers as
-    those of the first, which TensorFlow mostly, but not always, has forgotten by then."""
+    """Keep the strategy that the loop makes: the collectives of a second one in this process would have the same
+    numbers as the first one's, which TensorFlow has usually, but not always, forgotten by then."""
     import tensorflow as tf
 
     make = tf.distribute.MultiWorkerMirroredStrategy.__init__
@@ -106,7 +106,7 @@ def _xgboost(config: dict[str, Any]) -> int:
 
 
 def _lightgbm(config: dict[str, Any]) -> int:
-    """LightGBM offers no collective: but the root of a tree counts the rows of all workers, or of this one alone."""
+    """LightGBM offers no collective, but the root of a tree counts the rows of all workers, or only of this one."""
     import ray.train
     from sklearn.datasets import load_breast_cancer
 
@@ -115,7 +115,7 @@ def _lightgbm(config: dict[str, Any]) -> int:
 
     last = ray.train.get_all_reported_checkpoints()[-1].checkpoint
     tree = get_model(last).dump_model()["tree_info"][0]["tree_structure"]
-    # counted without Ray Data, which would wait for a CPU: the workers may have them all
+    # counted without Ray Data, which would wait for a CPU: the workers may hold all of them
     rows, _ = split(*load_breast_cancer(return_X_y=True), "train")
     return int(tree["internal_count"] == len(rows))
 
@@ -134,7 +134,7 @@ def _jax(config: dict[str, Any]) -> int:
     return int(multihost_utils.process_allgather(jax.numpy.array(jax.process_index())).sum())
 
 
-#: By framework: the sum of the ranks 0 and 1 by its own collective.
+#: Framework → the sum of ranks 0 and 1, by its own collective.
 SUMS = {
     **dict.fromkeys(("torch", "lightning", "transformers", "accelerate", "deepspeed"), _torch),
     "tensorflow": _tensorflow,
@@ -149,7 +149,7 @@ SUMS = {
 
 
 def alone_torch(config: dict[str, Any]) -> None:
-    """A model that no `prepare_model` wraps."""
+    """A model not wrapped by `prepare_model`."""
     import ray.train
     import torch
 
@@ -159,7 +159,7 @@ def alone_torch(config: dict[str, Any]) -> None:
 
 
 def alone_accelerate(config: dict[str, Any]) -> None:
-    """`Accelerator()` where there is no GPU."""
+    """`Accelerator()` without a GPU."""
     import ray.train
     import torch
     from accelerate import Accelerator
@@ -246,5 +246,5 @@ def alone_horovod(config: dict[str, Any]) -> None:
 
 
 def alone_deepspeed(config: dict[str, Any]) -> None:
-    """A model that no `deepspeed.initialize` takes."""
+    """A model not passed to `deepspeed.initialize`."""
     alone_torch(config)

@@ -1,4 +1,4 @@
-"""python -m tests.support.framework_table RESULTS.xml: the table of docs/frameworks.md, out of the results of its tests."""
+"""python -m tests.support.framework_table RESULTS.xml: the table of docs/frameworks.md, from its tests' results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plugin_core.specs.extras import version
 from plugin_core.specs.frameworks import FRAMEWORKS
 
 PAGE = Path("docs/frameworks.md")
-#: What shows it.
+#: The test that shows it.
 TEST = "test_continues_after_a_killed_worker_and_in_another_session_with_other_workers"
 #: The examples whose workers each write their own part of the checkpoint.
 SHARDED = (
@@ -24,7 +24,7 @@ SHARDED = (
     "accelerate_deepspeed",
     "deepspeed",
 )
-#: Why an example's workers stay as many as they are.
+#: Why the number of an example's workers cannot change.
 INELASTIC = dict.fromkeys(
     ("deepspeed", "lightning_deepspeed", "transformers_deepspeed", "accelerate_deepspeed"),
     "no: ZeRO shards are tied to the worker count",
@@ -32,7 +32,7 @@ INELASTIC = dict.fromkeys(
 
 
 def results(file: Path) -> dict[str, str]:
-    """By example: passed, skipped or failed."""
+    """Example → passed, skipped or failed."""
     found = {}
     for case in ElementTree.parse(file).iter("testcase"):
         match = re.fullmatch(rf"{TEST}\[(\w+)\]", case.get("name", ""))

@@ -1,8 +1,8 @@
 """`python -m tests.support.gcs_emulator PORT`: the emulator of Google Cloud Storage from PyPI, with the bucket "runs".
 
-gcp-storage-emulator 2026.7.19 knows no preconditions: an upload with `ifGenerationMatch=0` replaces what is there. Google's
-servers answer 412, and so does the function here. It also cuts names at their semicolon, which is mended here. With
-`--ignore-conditions` it knows no preconditions, as it comes: a storage that does not do what it is asked.
+gcp-storage-emulator 2026.7.19 ignores preconditions: an upload with `ifGenerationMatch=0` replaces what is there.
+Google's servers answer 412, and so does the function here. It also cuts names at a semicolon, which is fixed here. With
+`--ignore-conditions`, preconditions are ignored as in the original: a storage that does not do what it is asked.
 """
 
 import sys
@@ -16,9 +16,9 @@ from gcp_storage_emulator.handlers import objects
 
 
 def insert_if_absent(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
-    """An upload as Google documents it: refused where `ifGenerationMatch=0` is asked and the object is there.
+    """An upload as Google documents it: refused if `ifGenerationMatch=0` is given and the object exists.
 
-    The emulator serves one request after another, so nothing comes between the look and the upload.
+    The emulator serves one request after another, so nothing comes between the check and the upload.
     """
     if request.query.get("ifGenerationMatch") == ["0"]:
         name = request.query["name"][0] if "name" in request.query else request.data["meta"]["name"]

@@ -1,4 +1,4 @@
-"""A trial as Ray Tune's grid of results has it."""
+"""A trial as in Ray Tune's ResultGrid."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -12,7 +12,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 
 def fails_once(config: dict[str, Any], epoch: int) -> None:
-    """The guide's training is interrupted: the first worker group, before epoch 1's report."""
+    """Interrupts the guide's training: the first worker group, before epoch 1's report."""
     mark = Path(config["mark"])
     if epoch == 1 and ray.train.get_context().get_world_rank() == 0 and not mark.exists():
         mark.touch()
@@ -73,7 +73,7 @@ def from_all_ranks(config: dict[str, Any]) -> None:
 
 
 def uploaded_meanwhile(config: dict[str, Any]) -> None:
-    """Checkpoint upload modes: the training goes on during the upload."""
+    """Checkpoint upload modes: the training continues during the upload."""
     for epoch in range(3):
         checkpoint = None
         if ray.train.get_context().get_world_rank() == 0:
@@ -138,7 +138,7 @@ def with_trainer(config: dict[str, Any]) -> None:
 
 
 def trial(config: dict[str, Any]) -> None:
-    """Population based training: a trial saves checkpoints, and goes on from one that may be another trial's."""
+    """Population based training: a trial saves checkpoints, and continues from one that may be another trial's."""
     start, value = 1, 0.0
     checkpoint = tune.get_checkpoint()
     if checkpoint:

@@ -1,6 +1,6 @@
-"""Hosts on one machine: network namespaces with an address each on a bridge, and file systems that are not shared.
+"""Hosts on one machine: network namespaces, each with its own address on a bridge, and separate file systems.
 
-Ray starts on them as `example_clusters/ray_host.sh` does it."""
+Ray is started on them as in `example_clusters/ray_host.sh`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DASHBOARD = 8265
 
 
 def available() -> str:
-    """Why there can be no hosts here; "" if there can."""
+    """Why hosts are not possible here; "" if they are."""
     if shutil.which("ip") is None or shutil.which("unshare") is None:
         return "ip (iproute2) and unshare (util-linux) are not installed"
     if os.geteuid() != 0:
@@ -33,8 +33,8 @@ def available() -> str:
 
 
 class Hosts:
-    """A Ray of several hosts, the first one its head. Each has an address of its own, and sees `private` as an empty folder
-    of its own: what is written there by one host is there for no other, nor for this process."""
+    """A Ray cluster of several hosts; the first one is its head. Each has its own address, and sees `private` as an
+    empty folder of its own: what one host writes there is visible to no other host, and not to this process."""
 
     def __init__(self, folder: Path, count: int, num_cpus: int = 1, ray: bool = True):
         self.mark, self.token = secrets.token_hex(8), secrets.token_hex(16)
@@ -106,7 +106,7 @@ class Hosts:
         self.nodes.append(started_node(start, log, self.address, self.token, alive + 1))
 
     def kill(self, number: int) -> None:
-        """The host is gone: SIGKILL for all of its processes, and its cable is cut."""
+        """Take the host away: SIGKILL for all of its processes, and its cable is cut."""
         host = self.names[number]
         found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True, check=True).stdout.split()
         _ip("link", "set", f"{self._name}v{number}", "down")
@@ -116,7 +116,7 @@ class Hosts:
         self.nodes[number].wait(30)
 
     def hide(self, number: int, folder: Path) -> None:
-        """The host sees an empty folder there from now on."""
+        """Make the host see an empty folder there from now on."""
         target = str(self.nodes[number].pid)
         command = ["nsenter", "--mount", "--target", target, "mount", "-t", "tmpfs", "none", str(folder)]
         subprocess.run(command, check=True, capture_output=True)

@@ -26,7 +26,7 @@ def keep(
 
 
 def keep_text(rundir: RunDir, text: str, attempt: int = 1, whose: str = DRIVER) -> None:
-    """A log as a process leaves it."""
+    """A log as a process leaves it behind."""
     folder_of(rundir, attempt, whose).child("0000000000001-000000000000.log").write(text.encode())
 
 

@@ -13,7 +13,7 @@ from plugin_core.clusters.kubernetes_api import Kubernetes
 from plugin_core.supervisor.supervisor import run_sync
 from tests.support.fake_steps import spec_at
 
-#: Each is a call at which the process dies: before it ("before …") or after it.
+#: Each is a call at which the process dies: before it ("before …"), or after it.
 MOMENTS = {
     "created": (Kubernetes, "create"),
     "taken up": (KubeRayCluster, "_take_up"),

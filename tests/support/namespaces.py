@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: What `unshare` makes anew for a container; `--kill-child`: it dies with the process that was started for it.
+#: What `unshare` creates for a container; `--kill-child`: it dies with the process that was started for it.
 CONTAINER = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 needs_namespaces = pytest.mark.skipif(
@@ -16,12 +16,12 @@ needs_namespaces = pytest.mark.skipif(
 
 
 def on_host(name: str, command: list[str], kinds: tuple[str, ...] = ("--uts",)) -> list[str]:
-    """The command that runs `command` where the host is called `name`."""
+    """The command that runs `command` on a host called `name`."""
     return ["unshare", *kinds, "sh", "-c", f'hostname {name} && exec "$@"', "sh", *command]
 
 
 def with_clock_set_by(seconds: int, folder: Path, command: list[str]) -> list[str]:
-    """The command that runs `command` where the kernel says that it was booted so much later, as it does when the clock was
+    """The command that runs `command` where the kernel reports a boot `seconds` later, as it does when the clock was
     set in the meantime."""
     lines = Path("/proc/stat").read_text().splitlines()
     (boot,) = [line for line in lines if line.startswith("btime ")]

@@ -1,4 +1,4 @@
-"""Object storage by other ways, and as a spec's storage that is refused."""
+"""Object storage through other clients, and as a spec's storage that is refused."""
 
 from pathlib import Path
 

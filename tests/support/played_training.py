@@ -1,4 +1,4 @@
-"""What Ray Train is to the loops of all ranks, played by turns in one process; and parquet files to read."""
+"""A stand-in for Ray Train, for the loops of all ranks taking turns in one process; and parquet files to read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +61,7 @@ class Training:
 
 
 def make_files(folder: Path) -> Path:
-    """Three files with row groups of 10 rows and fewer, and files that are none of the dataset."""
+    """Three files with row groups of 10 rows and fewer, and files that are not part of the dataset."""
     place = folder / "data"
     (place / "b").mkdir(parents=True, exist_ok=True)
     ids = np.arange(ROWS)

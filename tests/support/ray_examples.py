@@ -1,7 +1,7 @@
-"""What becomes of each of Ray's own examples when it is given to a step unchanged.
+"""What happens to each of Ray's own examples when it is given to a step unchanged.
 
-By file of `ray/train/examples` and `ray/tune/examples`. A function is named as a user would name it in a spec, and gets a
-small config through the arguments that it has.
+Keyed by file of `ray/train/examples` and `ray/tune/examples`. A function is named as a user would name it in a spec,
+and gets a small config through the arguments that it has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FOLDERS = ("train/examples", "tune/examples")
 
 @dataclass(frozen=True)
 class Trains:
-    """A training of it reports `metrics` as often as `reports`. `fields`: of its TrainSpec; `data`: the datasets that it
+    """A training with it reports `metrics`, `reports` times. `fields`: of its TrainSpec; `data`: the datasets that it
     asks for, given in place of those that the example downloads; `mlflow`: tracked by us."""
 
     function: str
@@ -97,7 +97,7 @@ PERTURBED = {"checkpoint_interval": 2, "some_other_factor": 1}
 
 def _population(kind: str, changes: str, values: Any) -> dict[str, Any]:
     scheduler = {"type": kind, "perturbation_interval": 2, changes: {"train_loop_config": {"lr": values}}}
-    # each trial ends with a checkpoint, also one that took another's over: which is best is a matter of chance
+    # each trial ends with a checkpoint, even one that took over another's: which one is best is a matter of chance
     return {"scheduler": scheduler, "num_samples": 2, "mode": "max", "stop": {"training_iteration": 6}}
 
 
@@ -297,7 +297,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
             {"scheduler": ASHA, "num_samples": 2},
             checkpoint=True,
         ),
-        # in Ray Tune too: Ray's callback saves the model at the end, which that of a cross validation cannot
+        # in Ray Tune too: Ray's callback saves the model at the end, which a cross-validation's model does not support
         Fails("train_breast_cancer_cv", "AttributeError: '_PackedBooster' object has no attribute 'save_model'", TREES),
         Refused("tune_xgboost", FITS),
     ),
@@ -309,7 +309,7 @@ def module_of(path: str) -> str:
 
 
 def cases(*kinds: type) -> dict[str, tuple[str, Any]]:
-    """The cases of these kinds, by a short name: the module, and the case."""
+    """The cases of these kinds: short name → the module, and the case."""
     found = {}
     for path, all_of_it in EXAMPLES.items():
         for case in all_of_it:

@@ -1,4 +1,4 @@
-"""Trainings that stand still, each in another way, and trainings that only seem to."""
+"""Trainings that hang, each in a different way, and trainings that only seem to."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def behind_a_dead_loader() -> None:
 
 
 def behind_a_real_loader() -> None:
-    """The process that loads is alive, and never gives its batch."""
+    """The loading process is alive, but never delivers its batch."""
     import time
 
     from torch.utils.data import DataLoader, Dataset
@@ -57,7 +57,7 @@ STANDSTILLS = {
 
 
 def standing_still(config: dict[str, Any]) -> None:
-    """Rank 1 stands still at step `AT`, once; rank 0 waits for it in a collective."""
+    """Rank 1 hangs at step `AT`, once; rank 0 waits for it in a collective."""
     import time
 
     import ray.train

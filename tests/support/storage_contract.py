@@ -89,7 +89,7 @@ class StorageContract:
             now = folder.versions()
             if now["beat"] != seen:
                 break
-            time.sleep(1)  # a storage whose only version is a time, in whole seconds
+            time.sleep(1)  # for a storage whose only version is a time, in whole seconds
         assert now["beat"] != seen
         assert now["same"] == before["same"]
 

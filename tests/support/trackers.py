@@ -16,7 +16,7 @@ def run_id_of(rundir: RunDir) -> str:
 
 
 def history(uri: str, run_id: str, metric: str) -> list[tuple[int, float]]:
-    """Steps and values that MLflow has, in their order."""
+    """Steps and values that MLflow has, in order."""
     found = mlflow.MlflowClient(uri).get_metric_history(run_id, metric)
     return [(item.step, item.value) for item in sorted(found, key=lambda item: (item.step, item.timestamp))]
 
@@ -32,7 +32,7 @@ def tensorboard_events(folder: Path, name: str) -> list[Any]:
 
 
 def wandb_records(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
-    """History, config and run of the one offline run below `folder`, out of its transaction log."""
+    """History, config and run of the one offline run below `folder`, from its transaction log."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     (file,) = folder.rglob("*.wandb")
