@@ -84,7 +84,7 @@ class Trail:
         return [entry["step"] for entry in self.entries()]
 
     def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
-        """Wait for the entry in which rank 0 begins `step` for the `times`-th time."""
+        """Wait for the `times`-th entry of rank 0 for `step` or a later one, repeated steps included."""
         return self._until(
             lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
         )

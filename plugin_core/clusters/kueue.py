@@ -15,7 +15,7 @@ QUEUE, ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 
 def queued(spec: Mapping[str, Any], metadata: dict[str, Any], queue: str, fixed: bool) -> dict[str, Any]:
     """A RayCluster's spec for a queue; also adds the queue's label to `metadata`. `fixed`: turn Ray's autoscaler off.
-    Otherwise raises SpecError if it is on, because Kueue does not admit such a cluster."""
+    Otherwise raises SpecError if it is on, because Kueue admits such a cluster only as an elastic job."""
     metadata["labels"][QUEUE] = queue
     if spec.get("enableInTreeAutoscaling") and not fixed and (metadata.get("annotations") or {}).get(ELASTIC) != "true":
         raise SpecError(

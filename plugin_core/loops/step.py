@@ -33,7 +33,8 @@ def save(state: Any) -> None:
 
 
 def load() -> Any:
-    """The last saved state, from this attempt or an earlier one; None if there is none. Raises what `save` raises."""
+    """The last saved state, from this attempt or an earlier one; None if there is none. Raises StorageError, and
+    RuntimeError outside the step's own process."""
     return _here().load()
 
 

@@ -28,7 +28,8 @@ def plain_canary(place: str) -> str:
 
 
 def forms(secret: str) -> list[bytes]:
-    """How its mark may appear in a file: as it is, in UTF-16, in base64 at each of the three offsets."""
+    """How its mark may appear in a file: as it is, in UTF-16, in hexadecimal, reversed, in base64 at each of the three
+    offsets."""
     mark = "-".join(secret.split("-")[:3]).partition("/")[0].encode()
     found = [mark, mark.decode().encode("utf-16-le"), mark.decode().encode("utf-16-be"), mark.hex().encode(), mark[::-1]]
     for offset in range(3):
