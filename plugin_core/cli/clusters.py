@@ -64,7 +64,7 @@ def start(
     idle_timeout_s: Annotated[float, typer.Option(help="stop after this many seconds without a job")] = 300.0,
     preload: Annotated[bool, typer.Option(help="import torch, pandas and pyarrow once for all workers (Linux)")] = True,
     full_dashboard: Annotated[
-        bool, typer.Option(help="with the pages of metrics, events, Ray Train, Ray Data and Serve")
+        bool, typer.Option(help="include the pages for metrics, events, Ray Train, Ray Data and Serve")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +112,7 @@ def url(as_json: Json = False) -> None:
 
 @cluster_app.command()
 def token(as_json: Json = False) -> None:
-    """Print the embedded cluster's auth token, a secret: who has it can run code here as you."""
+    """Print the embedded cluster's auth token, a secret: anyone who has it can run code here as you."""
     head = _head()
     answer(head.token, {"token": head.token}, as_json)
 
@@ -142,14 +142,14 @@ def open_dashboard(
 
 @cluster_app.command()
 def sweep(
-    namespace: Annotated[str, typer.Option(help="of Kubernetes")] = "default",
+    namespace: Annotated[str, typer.Option(help="Kubernetes namespace")] = "default",
     kubeconfig: Annotated[str | None, typer.Option(help="default: the pod's service account, then the usual file")] = None,
-    context: Annotated[str | None, typer.Option(help="of the kubeconfig")] = None,
+    context: Annotated[str | None, typer.Option(help="context of the kubeconfig")] = None,
     address: Annotated[str, typer.Option(help="URL of a cluster, with {name} and {namespace}")] = KubeRayCluster.address,
     as_json: Json = False,
 ) -> None:
-    """Delete the RayClusters of runs that nobody needs any more: kept ones whose time is over, and shared ones that
-    everybody has left and on which no job lives. Each new run in the namespace does so too; this is for a CronJob."""
+    """Delete the RayClusters that no run needs any more: kept ones whose time is over, and shared ones that everybody
+    has left and on which no job lives. Each new run in the namespace does this too; the command is for a CronJob."""
     place = KubeRayCluster("sweep", namespace=namespace, kubeconfig=kubeconfig, context=context, address=address)
     deleted = asyncio.run(place.sweep())
     answer("\n".join(f"deleted {name}" for name in deleted) or "nothing to delete", {"deleted": deleted}, as_json)

@@ -126,7 +126,7 @@ def _print_table(frame: pandas.DataFrame) -> None:
 
 
 def _line(value: Any) -> str:
-    """A text in one line that no terminal obeys; anything else as JSON."""
+    """Text on one line, without terminal escapes; any other value as JSON."""
     return " ".join(plain(value).split("\n")) if isinstance(value, str) else json.dumps(value)
 
 

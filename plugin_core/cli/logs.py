@@ -28,9 +28,9 @@ EVERY_S, LAST_S = 2.0, 6.0
 
 def logs(
     run: RunArgument,
-    attempt: Annotated[int | None, typer.Option(help="of this attempt (default: the latest)", min=1)] = None,
-    rank: Annotated[int | None, typer.Option(help="what this worker of a training printed, as kept", min=0)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on until the attempt ends")] = False,
+    attempt: Annotated[int | None, typer.Option(help="which attempt (default: the latest)", min=1)] = None,
+    rank: Annotated[int | None, typer.Option(help="what this worker printed, as the run directory keeps it", min=0)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="keep printing until the attempt ends")] = False,
     storage: Storage = None,
     address: Address = None,
     token: Token = None,

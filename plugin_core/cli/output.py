@@ -1,4 +1,4 @@
-"""How commands print: plain text whose content no terminal obeys, or JSON."""
+"""How commands print: plain text without terminal escapes, or JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def bar(part: float, longest: float) -> Text:
 
 
 def rows(*columns: str | Text) -> Table:
-    """A table without lines, for eyes and for `grep`. What may hold anything comes as a `cell`."""
+    """A table without rules, for people and for `grep`. Text that others wrote must come as a `cell`."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -22,7 +22,7 @@ COMPLETE_S = 2.0
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names in the storage that begin like this; none if it does not answer at once. A shell would show an error in the
+    """The names of runs in the storage with this prefix; none if it does not answer at once. A shell would show an error in the
     middle of the user's line, so nothing is raised."""
     found: list[str] = []
     storage = ctx.params.get("storage")
@@ -82,7 +82,7 @@ def open_run(run: str, storage: str | None) -> RunDir:
 
 
 def is_storage(place: str) -> bool:
-    """Whether it is a path or URI, but of no run: then it may be a storage."""
+    """Whether this is a path or URI that is not a run: it may be a storage."""
     from plugin_core.runs.directory import RunDir
 
     return _is_path(place) and not RunDir.at(place).exists()

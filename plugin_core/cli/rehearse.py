@@ -19,9 +19,9 @@ FORGETS, UNCLEAR = 22, 23
 
 def rehearse(
     spec_file: Annotated[Path, typer.Argument(help="the training as YAML or JSON")],
-    reports: Annotated[int, typer.Option(help="each run ends after so many reports", min=3)] = 6,
-    kills: Annotated[int, typer.Option(help="so many workers are killed", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="draws the moments and the ranks of the kills")] = 0,
+    reports: Annotated[int, typer.Option(help="end each run after this many reports", min=3)] = 6,
+    kills: Annotated[int, typer.Option(help="how many workers to kill", min=1)] = 2,
+    seed: Annotated[int, typer.Option(help="seed for the times and ranks of the kills")] = 0,
     change: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="another value in train_loop_config (YAML)")
     ] = None,

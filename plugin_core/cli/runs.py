@@ -50,10 +50,10 @@ def ls(storage: StorageArgument = None, as_json: Json = False) -> None:
 def top(
     storage: StorageArgument = None,
     every_s: Annotated[float, typer.Option("--every", help="seconds between two looks", min=0.5, max=3600)] = 3.0,
-    once: Annotated[bool, typer.Option("--once", help="look once and leave")] = False,
+    once: Annotated[bool, typer.Option("--once", help="look once and exit")] = False,
     as_json: Json = False,
 ) -> None:
-    """Follow the active runs of a storage, and those that end meanwhile, until Ctrl-C. With --json: a line a look."""
+    """Follow the active runs of a storage, and those that end meanwhile, until Ctrl-C. With --json, one line per look."""
     place = open_storage(storage)
     watched = _Watched(place)
     screen = console()
@@ -185,8 +185,8 @@ def status(run: RunArgument, storage: Storage = None, as_json: Json = False) -> 
 
 
 def result(run: RunArgument, storage: Storage = None, as_json: Json = False) -> None:
-    """Print the result of a finished run as JSON. Of a run that failed or was cancelled: its error, with that error's exit
-    code."""
+    """Print the result of a finished run as JSON. For a run that failed or was cancelled, print its error, and exit with
+    that error's code."""
     from plugin_core.runs.overview import failure, overview
 
     rundir = open_run(run, storage)

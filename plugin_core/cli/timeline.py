@@ -13,7 +13,7 @@ from plugin_core.cli.places import RunArgument, Storage, attempt_of, open_run
 
 def timeline(
     run: RunArgument,
-    attempt: Annotated[int | None, typer.Option(help="of this attempt (default: the latest)", min=1)] = None,
+    attempt: Annotated[int | None, typer.Option(help="which attempt (default: the latest)", min=1)] = None,
     storage: Storage = None,
     as_json: Json = False,
 ) -> None:
