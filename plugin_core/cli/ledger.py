@@ -29,7 +29,9 @@ def ledger(
             metavar="[RUN|STORAGE]", help="a run, or a storage for all of its runs", autocompletion=complete_run
         ),
     ] = None,
-    since: Annotated[str | None, typer.Option(help="for a storage: only runs active this recently: 90m, 12h, 7d, 4w")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="of a storage: only runs active this recently: 90m, 12h, 7d, 4w")
+    ] = None,
     price: Annotated[
         float | None, typer.Option(help="price of a worker per hour, to show what the lost time cost", min=0)
     ] = None,

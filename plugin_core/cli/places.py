@@ -22,8 +22,8 @@ COMPLETE_S = 2.0
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of runs in the storage with this prefix; none if it does not answer at once. A shell would show an error in the
-    middle of the user's line, so nothing is raised."""
+    """The names of runs in the storage with this prefix; none if it does not answer at once. A shell
+    would show an error in the middle of the user's line, so nothing is raised."""
     found: list[str] = []
     storage = ctx.params.get("storage")
 
