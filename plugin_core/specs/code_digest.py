@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import enum
 import functools
 import hashlib
 import inspect
@@ -19,6 +20,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from plugin_core.specs.captured_values import UNKNOWN, content_of
+
+#: Objects inside objects, of the user's own classes or of data, are inspected to this depth.
+_DEPTH = 20
 _PARSING = threading.Lock()
 #: code → its tree as text, and the names in it; found once, because the file may be edited while the process runs
 _trees: weakref.WeakKeyDictionary[types.CodeType, tuple[str, frozenset[str]] | None] = weakref.WeakKeyDictionary()
@@ -39,15 +44,14 @@ def _module_text(source: bytes) -> str:
 
 
 def code_digest(function: Callable[..., Any]) -> str:
-    """A digest of a function: its code, defaults and captured values, and those of the functions and classes of its own
-    module that it refers to. It ignores comments, docstrings and annotations of arguments."""
+    """A digest of a function: its code, defaults, captured values and globals, and those of the functions and classes of
+    its own module that it refers to. It ignores comments, docstrings and annotations of arguments, and the content of
+    objects that are not data (see `captured_values`)."""
     called: Any = function
     while isinstance(called, functools.partial):
         called = called.func
     digest = _Digest(getattr(called, "__module__", None))
-    digest.visit(getattr(function, "__func__", function))
-    if not isinstance(called, (types.FunctionType, types.MethodType, type)):
-        digest.visit([type(called), getattr(called, "__dict__", None)])  # a callable instance
+    digest.visit(function)
     return _hashed("\x00".join(digest.parts))
 
 
@@ -56,18 +60,23 @@ def _hashed(text: str) -> str:
 
 
 class _Digest:
-    """Collects what a digest is made of. `module`: the user's; objects of other modules are named but not inspected."""
+    """Collects what a digest is made of. `module`: the user's; functions and classes of other modules are named but not
+    inspected. `seen`: what to skip, by `id`. `is_unordered`: skip what instances of the user's classes hold, because the
+    members of sets may refer to each other in many ways."""
 
-    def __init__(self, module: str | None):
+    def __init__(self, module: str | None, seen: dict[int, Any] | None = None, *, is_unordered: bool = False):
         self.parts: list[str] = []
         self._module = module
-        self._seen: set[int] = set()
+        self._seen = {} if seen is None else seen
+        self._is_unordered = is_unordered
+        self._depth = 0
 
     def visit(self, value: Any) -> None:
         if isinstance(value, (types.FunctionType, type)):
-            if id(value) not in self._seen:
-                self._seen.add(id(value))
+            if self._is_new(value):
                 self._class(value) if isinstance(value, type) else self._function(value)
+        elif isinstance(value, types.MethodType):
+            self.visit([value.__func__, value.__self__])
         elif isinstance(value, types.CodeType):
             self.parts.append(value.co_code.hex() + repr(value.co_names) + repr(value.co_varnames))
             self.visit(list(value.co_consts))
@@ -77,20 +86,48 @@ class _Digest:
             for item in value:
                 self.visit(item)
         elif isinstance(value, dict):
-            for key in sorted(value, key=repr):
-                self.parts.append(repr(key))
-                self.visit(value[key])
+            if self._is_new(value):
+                for text, key in sorted(((self._text_of(key), key) for key in value), key=lambda pair: pair[0]):
+                    self.parts.append(text)
+                    self.visit(value[key])
         elif isinstance(value, (int, float, str, bytes, bool, type(None), complex)):
             self.parts.append(repr(value))
-        elif isinstance(value, frozenset):
-            self.parts.append(repr(sorted(map(repr, value))))
+        elif isinstance(value, (set, frozenset)):
+            if self._is_new(value):
+                self.parts.append(repr(sorted(map(self._text_of, value))))
         elif isinstance(value, functools.partial):
             self.visit([value.func, value.args, value.keywords])
         else:
-            self.parts.append(f"{type(value).__module__}.{type(value).__qualname__}")
-            wrapped = inspect.getattr_static(value, "__wrapped__", None)
-            if isinstance(wrapped, types.FunctionType):  # by functools.cache
-                self.visit(wrapped)
+            self._object(value)
+
+    def _is_new(self, value: Any) -> bool:
+        if id(value) in self._seen:
+            return False
+        self._seen[id(value)] = value  # kept, so that no other value gets its id
+        return True
+
+    def _object(self, value: Any) -> None:
+        kind = type(value)
+        self.parts.append(f"{kind.__module__}.{kind.__qualname__}")
+        if self._depth == _DEPTH or not self._is_new(value):
+            return
+        self._depth += 1
+        content = content_of(value)
+        if kind.__module__ == self._module:
+            self.visit(kind)
+            if content is UNKNOWN and not self._is_unordered:
+                content = getattr(value, "__dict__", None)
+        if content is not UNKNOWN:
+            self.visit(content)
+        self._depth -= 1
+
+    def _text_of(self, value: Any) -> str:
+        """What a value adds to the digest whose place among others is not fixed: a key of a dict, or a set's member."""
+        if isinstance(value, (int, float, str, bytes, type(None))):
+            return repr(value)
+        alone = _Digest(self._module, dict(self._seen), is_unordered=True)
+        alone.visit(value)
+        return "\x00".join(alone.parts)
 
     def _function(self, function: types.FunctionType) -> None:
         code = function.__code__
@@ -108,7 +145,8 @@ class _Digest:
             self._global(function.__globals__.get(name))
 
     def _global(self, target: Any) -> None:
-        if isinstance(target, functools.partial) or getattr(target, "__module__", self._module) == self._module:
+        own = getattr(target, "__module__", self._module) == self._module
+        if own or isinstance(target, functools.partial) or content_of(target) is not UNKNOWN:
             self.visit(target)
 
     def _class(self, value: type) -> None:
@@ -121,7 +159,11 @@ class _Digest:
         if generated:
             for field in dataclasses.fields(value):
                 self.visit([field.name, field.default, field.default_factory, field.init])
+        members = getattr(value, "__members__", {}) if issubclass(value, enum.Enum) else {}
+        self.visit([[name, member.value] for name, member in members.items()])
         for name, attribute in sorted(vars(value).items()):
+            if name in members:
+                continue
             functions = _functions_of(attribute)
             own = [function for function in functions if function.__module__ == self._module]
             if not own and (functions or (name.startswith("_") and name.endswith("_"))):

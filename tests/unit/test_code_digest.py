@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from plugin_core.specs.code_digest import code_digest, sources_digest
 from tests.support.users_modules import module
 
 LOOP = """
-    import dataclasses, functools, json
+    import dataclasses, enum, functools, json, pathlib
     FACTOR = 2
     def helper(x: int) -> int:
         \"\"\"It helps.\"\"\"
@@ -47,6 +48,21 @@ LOOP = """
     @logged
     def decorated():
         return 90
+    class Color(enum.Enum):
+        RED = 160
+        @property
+        def shade(self):
+            return 170
+    options = Options(rate=180.0)
+    class Counter:
+        def __init__(self):
+            self.by = 190
+        def count(self):
+            return 200
+    counter = Counter()
+    count = Counter().count
+    counters = {counter: {"x", 210}}
+    place = pathlib.Path("data", "220")
     scaled = functools.partial(helper, 100)
     pair = [lambda x: x + 110, lambda x: x + 120]
     first = pair[0]
@@ -55,6 +71,7 @@ LOOP = """
             return [each * 140 for each in (y, z)]
         assert config
         text = f"{config!r:>{150}}"
+        options, Color.RED, counter.count(), count, counters, place
         return helper(config["x"]) + 1, Net, Options, table(), decorated(), scaled(), first(1), inner(1), text
 """
 FUNCTIONS = """
@@ -98,7 +115,7 @@ def digest_of(folder: Path, source: str, name: str = "loop") -> str:
         ("x * FACTOR", "x + FACTOR"),
         ("FACTOR = 2", "FACTOR = 3"),
         ('config["x"]', 'config["y"]'),
-        *((f"{number}", f"{number + 1}") for number in range(10, 160, 10) if number not in (20, 120)),
+        *((f"{number}", f"{number + 1}") for number in range(10, 230, 10) if number not in (20, 120)),
     ],
 )
 def test_a_digest_changes_with_what_the_code_does(tmp_path: Path, old: str, new: str) -> None:
@@ -132,7 +149,7 @@ def test_a_digest_does_not_change_with_what_the_code_does_not_do(tmp_path: Path,
         ("nested", [50, 60]),
         ("partial", [10, 70]),
         ("instance", [80, 90]),
-        ("method", [80]),
+        ("method", [80, 90]),
         ("decorated", [100, 110]),
     ],
 )
@@ -144,11 +161,11 @@ def test_a_digest_of_any_callable_sees_its_own_code_alone(tmp_path: Path, name: 
 
 
 OTHER_PYTHON = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("code_digest", sys.argv[1])
-digests = importlib.util.module_from_spec(spec)
-sys.modules["code_digest"] = digests
-spec.loader.exec_module(digests)
+import sys, types
+for name, folder in (("plugin_core", ""), ("plugin_core.specs", sys.argv[1])):  # without what they import
+    package = sys.modules[name] = types.ModuleType(name)
+    package.__path__ = [folder]
+from plugin_core.specs import code_digest as digests
 import steps, others
 print(digests.code_digest(steps.loop), *(digests.code_digest(getattr(others, name)) for name in sys.argv[2:]))
 print(digests.sources_digest({"steps.py": open("steps.py", "rb").read()}))
@@ -159,7 +176,7 @@ NAMES = ["named", "anonymous", "one", "other", "nested", "partial", "instance", 
 def in_another_process(folder: Path, *python: str) -> str:
     module(folder, LOOP)
     module(folder, FUNCTIONS, "others")
-    command = [*python, "-c", OTHER_PYTHON, str(digests.__file__), *NAMES]
+    command = [*python, "-c", OTHER_PYTHON, str(Path(digests.__file__).parent), *NAMES]
     variables = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True).stdout
 
@@ -215,3 +232,89 @@ def test_a_digest_of_modules_ignores_comments() -> None:
     assert sources_digest({"a.py": b"x = 1"}) == sources_digest({"a.py": b"# why\n\nx = 1\n"})
     assert sources_digest({"a.py": b"x = 1"}) != sources_digest({"a.py": b"x = 2"})
     assert sources_digest({}) == ""
+
+
+VALUES = {
+    "a path": ("pathlib", "pathlib.Path('{}')"),
+    "a date": ("datetime", "datetime.datetime(2026, 1, {} % 28)"),
+    "a Decimal": ("decimal", "decimal.Decimal({})"),
+    "a pattern": ("re", "re.compile('{}')"),
+    "a deque": ("collections", "collections.deque([{}])"),
+    "a read-only mapping": ("types", "types.MappingProxyType({{'a': {}}})"),
+    "a namespace": ("types", "types.SimpleNamespace(a=[{}])"),
+    "a set": ("string", "{{*string.ascii_letters, '{}'}}"),
+    "a set of sets": ("string", "{{frozenset(string.ascii_letters), frozenset('{}')}}"),
+    "a set of functions": ("math, operator", "{{math.sin, operator.itemgetter, make({})}}"),
+    "a dataclass of a library": ("ray.train", "ray.train.ScalingConfig(num_workers={})"),
+    "an enum of a library": ("http", "[*http.HTTPStatus][{} % 2]"),
+    "a pydantic model": ("plugin_core", "plugin_core.ScalingConfig(num_workers={})"),
+    "an array": ("numpy", "numpy.arange({})"),
+    "an array of objects": ("numpy", "numpy.array([{}, None, 'text'], dtype=object)"),
+    "a number of NumPy": ("numpy", "numpy.float32({})"),
+    "a tensor": ("torch", "torch.arange({}).to(torch.bfloat16)[::2]"),
+    "a type of tensors": ("torch", "[torch.float32, torch.bfloat16][{} % 2]"),
+}
+HOLDER = """
+import {modules}
+def make(by):
+    return lambda: by
+value = {value}
+def loop(config):
+    return value
+"""
+
+
+def holder(name: str, number: int) -> str:
+    modules, value = VALUES[name]
+    return HOLDER.format(modules=modules, value=value.format(number))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_digest_sees_data_in_globals(tmp_path: Path, name: str) -> None:
+    one, same, other = (digest_of(tmp_path / str(n), holder(name, number)) for n, number in enumerate((4, 4, 5)))
+    assert one == same != other
+
+
+def test_a_digest_of_data_is_the_same_in_each_process(tmp_path: Path) -> None:
+    for number, name in enumerate(VALUES):
+        module(tmp_path, holder(name, 4), f"steps{number}")
+    code = f"""
+        from importlib import import_module
+        from plugin_core.specs.code_digest import code_digest
+        for number in range({len(VALUES)}):
+            print(code_digest(import_module(f"steps{{number}}").loop))
+    """
+    told = []
+    for seed in ("1", "2"):
+        variables = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        told.append(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split())
+    assert len(told[0]) == len(VALUES)
+    assert told[0] == told[1]
+
+
+OPAQUE = """
+import logging, os, random, threading, time, torch
+logger, lock, environment = logging.getLogger("{number}"), threading.Lock(), os.environ
+generator, model = random.Random({number}), torch.nn.Linear(2, 2)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.scale = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.rand(2))
+net = Net()
+class Node:
+    def __init__(self, others):
+        self.others, self.value = others, 1
+nodes = set()
+nodes.update(Node(nodes) for _ in range(30))
+chain = None
+for _ in range(3000):
+    chain = Node(chain)
+def loop(config):
+    return logger, lock, environment, generator, model, net, nodes, chain
+"""
+
+
+def test_a_digest_ignores_what_differs_between_processes_and_survives_graphs_of_objects(tmp_path: Path) -> None:
+    one, other = (digest_of(tmp_path / str(number), OPAQUE.format(number=number)) for number in range(2))
+    assert one == other
