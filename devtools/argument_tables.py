@@ -44,7 +44,7 @@ WORDS: list[tuple[Any, str]] = [
     (fields.Plain, "mapping"),
     (runtime_env.RuntimeEnv, "mapping"),
     (function_field.Function, "[function](functions.md)"),
-    (function_field.Functions, "list of [functions](functions.md)"),
+    (function_field.Makers, "list of [functions](functions.md)"),
     (function_field.Callbacks, "list of [callbacks](functions.md)"),
     (common.Place, "path or URI"),
     (common.Places, "list of these"),

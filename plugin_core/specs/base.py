@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -72,6 +73,10 @@ def refused(exc: ValidationError, cls: type[BaseModel]) -> SpecError:
     return error
 
 
+#: A sentence about a field: its name comes first.
+_NAMED = re.compile(r"([a-z]\w*)(\.\w+)*: ")
+
+
 def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
     """A pydantic error in our format, "field: got X; expected Y"."""
     field, said = _field(error), error["msg"].removeprefix("Value error, ")
@@ -93,6 +98,9 @@ def _sentences(error: Any, cls: type[BaseModel]) -> list[str]:
                 return [f"{field}.{sentence}" if field else sentence for sentence in inner.sentences]
             if said.startswith("got ") and field:
                 return [f"{field}: {said}"]
+            named = _NAMED.match(said)
+            if named and field and named[1] != field.rpartition(".")[2]:  # of a field inside it
+                return [f"{field}.{said}"]
             return [f"{field}: got {given}; {said}" if field else said]
         case _:
             wanted = said.removeprefix("Input should be ")

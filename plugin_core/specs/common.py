@@ -25,7 +25,7 @@ from plugin_core.specs.fields import (
     Tries,
     Whole,
 )
-from plugin_core.specs.function_field import Callbacks, Function
+from plugin_core.specs.function_field import Callbacks, Function, check_arguments
 from plugin_core.specs.json_values import RESULT, TEXT, also
 from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv
@@ -278,6 +278,8 @@ class DatasetConfig(Model):
             raise ValueError("path: got neither or both of path and function; expected exactly one")
         if self.path is not None and self.format is None and self.guessed_format is None:
             raise ValueError(f"format: missing, and not implied by {self.path!r}; expected {', '.join(FORMATS)}")
+        if self.function is not None:
+            check_arguments("kwargs", self.kwargs, self.function)
         return self
 
     @model_validator(mode="after")

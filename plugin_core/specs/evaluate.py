@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,7 @@ from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
-from plugin_core.specs.function_field import Function
+from plugin_core.specs.function_field import Function, check_arguments, given
 from plugin_core.specs.json_values import also
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum, low_and_high, pool_bundles
@@ -59,7 +59,7 @@ class Evaluation(StepSpec):
     `passed` is false in the result if a metric is outside its threshold or misses its `must_beat` comparison.
     """
 
-    evaluate: Function | None = Field(
+    evaluate: Annotated[Function, given("checkpoint", "dataset", "config")] | None = Field(
         None, description="your function `(checkpoint, dataset, config)` that returns metrics; give this or `predictor`"
     )
     predictor: Function | None = Field(
@@ -124,9 +124,11 @@ class Evaluation(StepSpec):
                     raise ValueError(
                         f"{name}: got it together with evaluate, which computes everything; only valid with predictor"
                     )
-        elif self.task is None and self.torchmetrics is None:
+            return self
+        check_arguments("config", self.config, self.predictor, "checkpoint")
+        if self.task is None and self.torchmetrics is None:
             raise ValueError("task: missing; predictor needs task 'classification' or 'regression', or torchmetrics")
-        elif self.dataset is None:
+        if self.dataset is None:
             raise ValueError("dataset: missing; predictor needs one")
         return self
 

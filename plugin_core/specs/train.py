@@ -12,7 +12,7 @@ from plugin_core.specs.failure_policy import FailurePolicy, check_policy
 from plugin_core.specs.fields import Count, Flag, Name, Plain, Seed
 from plugin_core.specs.frameworks import FRAMEWORKS
 from plugin_core.specs.frameworks import framework as known_framework
-from plugin_core.specs.function_field import Function, Functions
+from plugin_core.specs.function_field import Maker, Makers
 from plugin_core.specs.hang import HangDetection
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum
@@ -61,10 +61,10 @@ class TrainSpec(StepSpec):
     train_loop_config: Plain = Field({}, description="the loop's argument")
     scaling_config: ScalingConfig = Field(ScalingConfig(), description="workers and their resources")
     datasets: dict[Name, DatasetConfig] = Field({}, description="by name, for `ray.train.get_dataset_shard(name)`")
-    data_config: Function | None = Field(
+    data_config: Maker | None = Field(
         None, description="returns a `ray.train.DataConfig` of your own, which hands the datasets to the workers"
     )
-    preprocessor: Function | None = Field(
+    preprocessor: Maker | None = Field(
         None,
         description='returns one of `ray.data.preprocessors`: fitted on "train", applied to all, saved with checkpoints',
     )
@@ -80,7 +80,7 @@ class TrainSpec(StepSpec):
         None, description="with `params`: stop after so many rounds without a better metric"
     )
     checkpoint_frequency: Count | None = Field(None, description="with `params`: rounds between checkpoints; None: 10")
-    framework_callbacks: Functions | None = Field(
+    framework_callbacks: Makers | None = Field(
         None, description="with `params`: functions that return a callback of XGBoost or LightGBM, in each worker"
     )
     hang_detection: HangDetection = Field(HangDetection(), description="what happens when the training stands still")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from plugin_core.specs.function_field import Function
+from plugin_core.specs.function_field import Function, given
 
 _A_LOOP = "expected a function that calls ray.train.report(metrics)"
 RUNS_NOTHING = f"got a generator or coroutine, which runs nothing when it is called; {_A_LOOP}"
@@ -68,4 +68,4 @@ def _checked(value: Any) -> Any:
     return value
 
 
-TrainLoop = Annotated[Function, BeforeValidator(_checked)]
+TrainLoop = Annotated[Function, given("config"), BeforeValidator(_checked)]
