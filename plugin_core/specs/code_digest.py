@@ -52,6 +52,8 @@ def code_digest(function: Callable[..., Any]) -> str:
         called = called.func
     digest = _Digest(getattr(called, "__module__", None))
     digest.visit(function)
+    if not isinstance(called, (types.FunctionType, types.MethodType, type)):
+        digest.visit([type(called), getattr(called, "__dict__", None)])  # a callable instance, of any module's class
     return _hashed("\x00".join(digest.parts))
 
 
