@@ -44,6 +44,8 @@ Function = Annotated[
 
 def _signature(function: Any) -> inspect.Signature | None:
     """None if the parameters are unknown, as those of a function given by name."""
+    if not callable(function):  # or `inspect` would format it, however deep it is
+        return None
     try:
         # not that of a function that a decorator wraps: the decorator may add arguments
         return inspect.signature(function, follow_wrapped=False)
