@@ -10,7 +10,6 @@ import decimal
 import enum
 import fractions
 import hashlib
-import inspect
 import pathlib
 import re
 import sys
@@ -40,8 +39,6 @@ def content_of(value: Any) -> Any:
         return list(value)
     if isinstance(value, types.MappingProxyType):
         return dict(value)
-    if isinstance(wrapped := inspect.getattr_static(value, "__wrapped__", None), types.FunctionType):
-        return wrapped  # by functools.cache
     if dataclasses.is_dataclass(kind):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(kind)}
     if isinstance(attributes := getattr(kind, "__attrs_attrs__", None), tuple):

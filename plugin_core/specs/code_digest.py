@@ -24,6 +24,8 @@ from plugin_core.specs.captured_values import UNKNOWN, content_of
 
 #: Objects inside objects, of the user's own classes or of data, are inspected to this depth.
 _DEPTH = 20
+#: Globals that are inspected although a library defines their class, such as an OrderedDict.
+_PLAIN = (functools.partial, list, tuple, dict, set, frozenset, int, float, str, bytes, complex)
 _PARSING = threading.Lock()
 #: code → its tree as text, and the names in it; found once, because the file may be edited while the process runs
 _trees: weakref.WeakKeyDictionary[types.CodeType, tuple[str, frozenset[str]] | None] = weakref.WeakKeyDictionary()
@@ -100,7 +102,7 @@ class _Digest:
         elif isinstance(value, functools.partial):
             self.visit([value.func, value.args, value.keywords])
         else:
-            self._object(value)
+            self._object(value, content_of(value))
 
     def _is_new(self, value: Any) -> bool:
         if id(value) in self._seen:
@@ -108,19 +110,20 @@ class _Digest:
         self._seen[id(value)] = value  # kept, so that no other value gets its id
         return True
 
-    def _object(self, value: Any) -> None:
+    def _object(self, value: Any, content: Any) -> None:
         kind = type(value)
         self.parts.append(f"{kind.__module__}.{kind.__qualname__}")
         if self._depth == _DEPTH or not self._is_new(value):
             return
         self._depth += 1
-        content = content_of(value)
         if kind.__module__ == self._module:
             self.visit(kind)
             if content is UNKNOWN and not self._is_unordered:
                 content = getattr(value, "__dict__", None)
         if content is not UNKNOWN:
             self.visit(content)
+        elif isinstance(wrapped := inspect.getattr_static(value, "__wrapped__", None), types.FunctionType):
+            self.visit(wrapped)  # by functools.cache
         self._depth -= 1
 
     def _text_of(self, value: Any) -> str:
@@ -147,9 +150,12 @@ class _Digest:
             self._global(function.__globals__.get(name))
 
     def _global(self, target: Any) -> None:
-        own = getattr(target, "__module__", self._module) == self._module
-        if own or isinstance(target, functools.partial) or content_of(target) is not UNKNOWN:
+        if getattr(target, "__module__", self._module) == self._module or isinstance(target, _PLAIN):
             self.visit(target)
+        elif isinstance(target, (types.FunctionType, types.MethodType, type)):
+            return  # a library's
+        elif (content := content_of(target)) is not UNKNOWN:
+            self._object(target, content)
 
     def _class(self, value: type) -> None:
         self.parts.append(value.__qualname__)

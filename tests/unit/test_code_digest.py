@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -232,89 +231,3 @@ def test_a_digest_of_modules_ignores_comments() -> None:
     assert sources_digest({"a.py": b"x = 1"}) == sources_digest({"a.py": b"# why\n\nx = 1\n"})
     assert sources_digest({"a.py": b"x = 1"}) != sources_digest({"a.py": b"x = 2"})
     assert sources_digest({}) == ""
-
-
-VALUES = {
-    "a path": ("pathlib", "pathlib.Path('{}')"),
-    "a date": ("datetime", "datetime.datetime(2026, 1, {} % 28)"),
-    "a Decimal": ("decimal", "decimal.Decimal({})"),
-    "a pattern": ("re", "re.compile('{}')"),
-    "a deque": ("collections", "collections.deque([{}])"),
-    "a read-only mapping": ("types", "types.MappingProxyType({{'a': {}}})"),
-    "a namespace": ("types", "types.SimpleNamespace(a=[{}])"),
-    "a set": ("string", "{{*string.ascii_letters, '{}'}}"),
-    "a set of sets": ("string", "{{frozenset(string.ascii_letters), frozenset('{}')}}"),
-    "a set of functions": ("math, operator", "{{math.sin, operator.itemgetter, make({})}}"),
-    "a dataclass of a library": ("ray.train", "ray.train.ScalingConfig(num_workers={})"),
-    "an enum of a library": ("http", "[*http.HTTPStatus][{} % 2]"),
-    "a pydantic model": ("plugin_core", "plugin_core.ScalingConfig(num_workers={})"),
-    "an array": ("numpy", "numpy.arange({})"),
-    "an array of objects": ("numpy", "numpy.array([{}, None, 'text'], dtype=object)"),
-    "a number of NumPy": ("numpy", "numpy.float32({})"),
-    "a tensor": ("torch", "torch.arange({}).to(torch.bfloat16)[::2]"),
-    "a type of tensors": ("torch", "[torch.float32, torch.bfloat16][{} % 2]"),
-}
-HOLDER = """
-import {modules}
-def make(by):
-    return lambda: by
-value = {value}
-def loop(config):
-    return value
-"""
-
-
-def holder(name: str, number: int) -> str:
-    modules, value = VALUES[name]
-    return HOLDER.format(modules=modules, value=value.format(number))
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_a_digest_sees_data_in_globals(tmp_path: Path, name: str) -> None:
-    one, same, other = (digest_of(tmp_path / str(n), holder(name, number)) for n, number in enumerate((4, 4, 5)))
-    assert one == same != other
-
-
-def test_a_digest_of_data_is_the_same_in_each_process(tmp_path: Path) -> None:
-    for number, name in enumerate(VALUES):
-        module(tmp_path, holder(name, 4), f"steps{number}")
-    code = f"""
-        from importlib import import_module
-        from plugin_core.specs.code_digest import code_digest
-        for number in range({len(VALUES)}):
-            print(code_digest(import_module(f"steps{{number}}").loop))
-    """
-    told = []
-    for seed in ("1", "2"):
-        variables = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-        command = [sys.executable, "-c", textwrap.dedent(code)]
-        told.append(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.split())
-    assert len(told[0]) == len(VALUES)
-    assert told[0] == told[1]
-
-
-OPAQUE = """
-import logging, os, random, threading, time, torch
-logger, lock, environment = logging.getLogger("{number}"), threading.Lock(), os.environ
-generator, model = random.Random({number}), torch.nn.Linear(2, 2)
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.scale = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.rand(2))
-net = Net()
-class Node:
-    def __init__(self, others):
-        self.others, self.value = others, 1
-nodes = set()
-nodes.update(Node(nodes) for _ in range(30))
-chain = None
-for _ in range(3000):
-    chain = Node(chain)
-def loop(config):
-    return logger, lock, environment, generator, model, net, nodes, chain
-"""
-
-
-def test_a_digest_ignores_what_differs_between_processes_and_survives_graphs_of_objects(tmp_path: Path) -> None:
-    one, other = (digest_of(tmp_path / str(number), OPAQUE.format(number=number)) for number in range(2))
-    assert one == other
