@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from plugin_core.specs.common import DatasetConfig, Framework, Place
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Plain, Processes
-from plugin_core.specs.function_field import Function, check_arguments
+from plugin_core.specs.function_arguments import check_arguments
+from plugin_core.specs.function_field import Function
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.specs.step import Bundle, StepSpec, in_sum, low_and_high, pool_bundles
 
@@ -52,8 +53,12 @@ class BatchInferSpec(StepSpec):
         return {"key_column": [self.key_column]} if self.key_column is not None else {}
 
     @model_validator(mode="after")
-    def _output(self) -> Self:
+    def _takes_the_config(self) -> Self:
         check_arguments("config", self.config, self.predictor, "checkpoint")
+        return self
+
+    @model_validator(mode="after")
+    def _output(self) -> Self:
         if self.partition_by and self.output_format != "parquet":
             raise ValueError(f"partition_by: got it with output_format {self.output_format!r}; only valid with parquet")
         columns = self.output_columns

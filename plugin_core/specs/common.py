@@ -25,7 +25,8 @@ from plugin_core.specs.fields import (
     Tries,
     Whole,
 )
-from plugin_core.specs.function_field import Callbacks, Function, check_arguments
+from plugin_core.specs.function_arguments import check_arguments
+from plugin_core.specs.function_field import Callbacks, Function
 from plugin_core.specs.json_values import RESULT, TEXT, also
 from plugin_core.specs.references import check_run_name
 from plugin_core.specs.runtime_env import RuntimeEnv

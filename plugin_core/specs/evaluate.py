@@ -12,7 +12,8 @@ from plugin_core.errors.shown import did_you_mean, shown
 from plugin_core.specs.base import Model
 from plugin_core.specs.common import DatasetConfig, Framework
 from plugin_core.specs.fields import Amount, Count, Flag, Name, Names, Number, Plain, Processes
-from plugin_core.specs.function_field import Function, check_arguments, given
+from plugin_core.specs.function_arguments import check_arguments, given
+from plugin_core.specs.function_field import Function
 from plugin_core.specs.json_values import also
 from plugin_core.specs.results import CheckpointRef, EvaluationRef
 from plugin_core.specs.step import READING, Bundle, StepSpec, in_sum, low_and_high, pool_bundles

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer
 
 from plugin_core.specs.fields import listed
+from plugin_core.specs.function_arguments import given
 
 REFERENCE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
 _BY_VALUE = re.compile(r"^value:.+#[0-9a-f]+$")
@@ -40,53 +41,6 @@ Function = Annotated[
     BeforeValidator(_check_function),
     PlainSerializer(_function_to_json, return_type=str, when_used="json"),
 ]
-
-
-def _signature(function: Any) -> inspect.Signature | None:
-    """None if the parameters are unknown, as those of a function given by name."""
-    if not callable(function):  # or `inspect` would format it, however deep it is
-        return None
-    try:
-        # not that of a function that a decorator wraps: the decorator may add arguments
-        return inspect.signature(function, follow_wrapped=False)
-    except (TypeError, ValueError):
-        return None
-
-
-def given(*names: str) -> BeforeValidator:
-    """Refuses a function that needs more than these positional arguments; it may take fewer."""
-
-    def check(value: Any) -> Any:
-        if (signature := _signature(value)) is None:
-            return value
-        parameters = signature.parameters.values()
-        takes = sum(each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) for each in parameters)
-        if any(each.kind is each.VAR_POSITIONAL for each in parameters):
-            takes = len(names)
-        try:
-            signature.bind(*names[:takes])
-        except TypeError:
-            wanted = ", ".join(names) or "no arguments"
-            raise ValueError(f"got {_called(value, signature)}; expected one that is called with {wanted}") from None
-        return value
-
-    return BeforeValidator(check)
-
-
-def check_arguments(field: str, arguments: Collection[str], function: Any, *first: str) -> None:
-    """Raise ValueError about `field` if a function cannot be called with these keyword arguments, after the positional
-    ones in `first`."""
-    if (signature := _signature(function)) is None:
-        return
-    try:
-        signature.bind(*first, **dict.fromkeys(arguments))
-    except TypeError as exc:
-        wanted = f"the arguments of {_called(function, signature)}" + "".join(f", after {name}" for name in first)
-        raise ValueError(f"{field}: got {', '.join(arguments) or 'none'}; expected {wanted} ({exc})") from None
-
-
-def _called(function: Any, signature: inspect.Signature) -> str:
-    return f"{getattr(function, '__qualname__', type(function).__name__)}({', '.join(signature.parameters)})"
 
 
 class Made:

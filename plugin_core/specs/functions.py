@@ -26,6 +26,7 @@ import cloudpickle
 
 from plugin_core.errors import PayloadError
 from plugin_core.specs.code_digest import code_digest
+from plugin_core.specs.function_arguments import accepted
 from plugin_core.specs.sources import find_module, find_without_import, is_users_file
 
 
@@ -137,11 +138,7 @@ def check_reference(
 
 def call_with(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's function with as many of the positional arguments as it accepts."""
-    parameters = inspect.signature(function).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return function(*arguments)
-    takes = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return function(*arguments[: len(takes)])
+    return function(*accepted(inspect.signature(function), arguments))
 
 
 def _culprit(function: Callable[..., Any]) -> str:

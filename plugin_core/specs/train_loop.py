@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from plugin_core.specs.function_field import Function, given
+from plugin_core.specs.function_arguments import given
+from plugin_core.specs.function_field import Function
 
 _A_LOOP = "expected a function that calls ray.train.report(metrics)"
 RUNS_NOTHING = f"got a generator or coroutine, which runs nothing when it is called; {_A_LOOP}"
