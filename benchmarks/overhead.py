@@ -1,13 +1,15 @@
 """What a training costs while it trains: `make bench-overhead`, or `python -m benchmarks.overhead [ROUNDS]`.
 
 The same DistributedDataParallel steps on two workers and two busy cores, three ways in turn in each round: torchrun, a
-program with bare Ray Train, a step on the embedded head. The medians count, as ratios to torchrun in the same run. Then
-how long `report()` takes with a small checkpoint, and how much of a core the processes other than the workers use while
-a step trains.
+program with bare Ray Train, a step on an embedded head that only runs meanwhile. Each is compared with torchrun in the
+same round; the medians count. Shown beside them is the CPU time of rank 0, on which other load has less influence. Then,
+in the first round, how long `report()` takes with a small checkpoint, and how much of a core the processes other than the
+workers use while a step trains.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -29,14 +32,14 @@ from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters import local_head
 
 ROOT = Path(__file__).resolve().parents[1]
-STEPS, QUIET_S = 1_500, 30.0
+STEPS, REPORTS, QUIET_S = 3_000, 40, 30.0
 WAYS = {"torchrun": "torchrun", "bare": "bare Ray Train", "step": "a step"}
 
 
-def once(way: str, folder: Path) -> dict[str, float]:
+def once(way: str, folder: Path, reports: int) -> dict[str, float]:
     folder.mkdir(parents=True)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"] if way == "torchrun" else []
-    command = [sys.executable, *launcher, "-m", "benchmarks.overhead_ways", way, str(folder), str(STEPS)]
+    command = [sys.executable, *launcher, "-m", "benchmarks.overhead_ways", way, str(folder), str(STEPS), str(reports)]
     with (folder / "log").open("wb") as log:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, cwd=ROOT, env=env, stdout=log, stderr=log)
@@ -91,30 +94,49 @@ def _kind(words: list[str]) -> str:
     return next((word for word in named if not word.startswith(("python", "bash", "sh"))), named[0])
 
 
-def main(rounds: int = 5) -> None:
+@contextlib.contextmanager
+def warm_head() -> Iterator[local_head.Head]:
+    head = local_head.ensure()
+    try:
+        time.sleep(5)  # let its own start end
+        yield head
+    finally:
+        local_head.stop()
+
+
+def main(rounds: int = 9) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name, environment({"RAYTRAIN_HOME": f"{name}/home"}):
         folder = Path(name)
-        head = local_head.ensure()
-        try:
-            taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-            for number in range(rounds):
-                for way in WAYS:
-                    taken[way].append(once(way, folder / f"{way}-{number}"))
+        taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+        for number in range(rounds):
+            first = number % len(WAYS)  # another one comes first in each round
+            for way in [*WAYS][first:] + [*WAYS][:first]:
+                with warm_head() if way == "step" else contextlib.nullcontext():
+                    taken[way].append(once(way, folder / f"{way}-{number}", 0 if number else REPORTS))
+        with warm_head() as head:
             used = shares(head, folder)
-        finally:
-            local_head.stop()
     show(taken, used)
 
 
 def show(taken: dict[str, list[dict[str, float]]], used: dict[str, float]) -> None:
-    torchrun = statistics.median(each["steps_s"] for each in taken["torchrun"])
     rounds = len(taken["torchrun"])
-    table = Table("", f"{STEPS:,} steps, s", "÷ torchrun", "report(), p50, s", title=f"while it trains, {rounds} rounds")
+    heads = f"{STEPS:,} steps, s", "÷ torchrun", "of the rounds", "CPU ÷ torchrun's", "report(), p50, s"
+    table = Table("", *heads, title=f"while it trains, {rounds} rounds")
     for way, title in WAYS.items():
+        ratios, cpu = (
+            sorted(mine[key] / base[key] for mine, base in zip(taken[way], taken["torchrun"], strict=True))
+            for key in ("steps_s", "cpu_s")
+        )
         median = statistics.median(each["steps_s"] for each in taken[way])
-        reports = [each["report_s"] for each in taken[way] if "report_s" in each]
-        told = f"{statistics.median(reports):.3f}" if reports else ""
-        table.add_row(title, f"{median:.2f}", f"{median / torchrun:.3f}", told)
+        report = taken[way][0].get("report_s")
+        table.add_row(
+            title,
+            f"{median:.2f}",
+            f"{statistics.median(ratios):.3f}",
+            f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+            f"{statistics.median(cpu):.3f}",
+            f"{report:.3f}" if report is not None else "",
+        )
     Console().print(table)
     table = Table("processes other than the workers", "% of a core")
     for kind, percent in sorted(used.items(), key=lambda item: -item[1]):

@@ -1,5 +1,6 @@
-"""One training, one way: `python -m benchmarks.overhead_ways WAY FOLDER STEPS`; see `overhead`. Rank 0 writes the seconds
-that its steps took, and the median seconds of a report with a checkpoint, to FOLDER/WAY.json."""
+"""One training, one way: `python -m benchmarks.overhead_ways WAY FOLDER STEPS REPORTS`; see `overhead`. Rank 0 writes to
+FOLDER/WAY.json the seconds that its steps took, the CPU seconds of its process meanwhile, and the median seconds of a
+report with a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 WORKERS = 2
-#: The number of steps before the clock starts, and of reports that are timed.
-WARM_UP, REPORTS = 50, 40
+#: The number of steps before the clock starts.
+WARM_UP = 50
 
 
-def train(steps: int) -> float:
-    """Seconds for `steps` steps of a small network on both cores, after a warm-up."""
+def train(steps: int) -> dict[str, float]:
+    """Seconds, and CPU seconds, for `steps` steps of a small network on both cores, after a warm-up."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -34,24 +35,24 @@ def train(steps: int) -> float:
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.randn(128, 256), torch.randint(10, (128,))
-    began = 0.0
+    began = cpu = 0.0
     for number in range(WARM_UP + steps):
         if number == WARM_UP:
             torch.distributed.barrier()
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     torch.distributed.barrier()
-    return time.perf_counter() - began
+    return {"steps_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
-def reports() -> float:
+def reports(count: int) -> float:
     """The median seconds that `report()` takes with a small checkpoint."""
     import ray.train
 
     taken = []
-    for number in range(REPORTS):
+    for number in range(count):
         checkpoint = None
         if ray.train.get_context().get_world_rank() == 0:
             folder = tempfile.mkdtemp()
@@ -67,10 +68,11 @@ def reports() -> float:
 def train_loop(config: dict[str, Any]) -> None:
     import ray.train
 
-    steps_s = train(config["steps"])
-    report_s = reports()
+    found = train(config["steps"])
+    if config["reports"]:
+        found["report_s"] = reports(config["reports"])
     if ray.train.get_context().get_world_rank() == 0:
-        Path(config["file"]).write_text(json.dumps({"steps_s": steps_s, "report_s": report_s}))
+        Path(config["file"]).write_text(json.dumps(found))
 
 
 def quiet_loop(config: dict[str, Any]) -> None:
@@ -79,17 +81,17 @@ def quiet_loop(config: dict[str, Any]) -> None:
     time.sleep(config["seconds"])
 
 
-def torchrun(file: Path, steps: int) -> None:
+def torchrun(file: Path, steps: int, _: int) -> None:
     import torch.distributed
 
     torch.distributed.init_process_group("gloo")
-    steps_s = train(steps)
+    found = train(steps)
     if torch.distributed.get_rank() == 0:
-        file.write_text(json.dumps({"steps_s": steps_s}))
+        file.write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 
 
-def bare(file: Path, steps: int) -> None:
+def bare(file: Path, steps: int, reports: int) -> None:
     import ray
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -97,19 +99,19 @@ def bare(file: Path, steps: int) -> None:
     ray.init(num_cpus=2 * WORKERS, include_dashboard=False)
     TorchTrainer(
         train_loop,
-        train_loop_config={"file": str(file), "steps": steps},
+        train_loop_config={"file": str(file), "steps": steps, "reports": reports},
         scaling_config=ScalingConfig(num_workers=WORKERS),
         run_config=RunConfig(name="run", storage_path=str(file.parent)),
     ).fit()
 
 
-def step(file: Path, steps: int) -> None:
+def step(file: Path, steps: int, reports: int) -> None:
     from plugin_core import RunConfig, ScalingConfig, TrainSpec, run
 
     spec = TrainSpec(
         framework="torch",
         train_loop_per_worker="benchmarks.overhead_ways:train_loop",
-        train_loop_config={"file": str(file), "steps": steps},
+        train_loop_config={"file": str(file), "steps": steps, "reports": reports},
         scaling_config=ScalingConfig(num_workers=WORKERS),
         run_config=RunConfig(name="run", storage_path=str(file.parent)),
     )
@@ -119,4 +121,4 @@ def step(file: Path, steps: int) -> None:
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
     way, given = sys.argv[1], Path(sys.argv[2])
-    {"torchrun": torchrun, "bare": bare, "step": step}[way](given / f"{way}.json", int(sys.argv[3]))
+    {"torchrun": torchrun, "bare": bare, "step": step}[way](given / f"{way}.json", *map(int, sys.argv[3:]))

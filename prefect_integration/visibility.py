@@ -122,11 +122,9 @@ class Board:
 def show_asset(spec: StepSpec, result: StepResult) -> None:
     """Record the result's checkpoint (or predictions) as an asset of this task run, with its inputs."""
     context = AssetContext.get()
-    made = getattr(result, "output", None) or getattr(getattr(result, "checkpoint", None), "uri", None)
-    unmade = result.kind == "evaluate" or getattr(result, "outcome", "promoted") != "promoted"
-    if context is None or made is None or unmade:
+    if context is None or result.made is None:
         return
-    asset = Asset(key=_asset_key(made))
+    asset = Asset(key=_asset_key(result.made))
     context.downstream_assets.add(asset)
     metrics = dict(list(result.metrics.items())[:_ASSET_METRICS])
     context.add_asset_metadata(asset.key, {"run": result.run.uri, "kind": result.kind, "metrics": metrics})

@@ -24,7 +24,7 @@ from plugin_core.clusters.jobs_api import TERMINAL, JobsClient
 from plugin_core.errors import NO_RESOURCES, from_outcome
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.runs.finished_search import TABLE
-from plugin_core.specs.results import RunRef
+from plugin_core.specs.results import RunRef, TuneResult
 from plugin_core.specs.step_kinds import step_kind
 
 Play = Literal["succeed", "linger", "user_error", "infrastructure", "vanish", "killed", "hang", "no_resources"]
@@ -187,10 +187,11 @@ class FakeCluster(OutlivesRuns):
             return "FAILED"
         if play in ("succeed", "linger"):
             spec, run = rundir.read_spec(), RunRef(uri=rundir.uri, name=rundir.name, attempt=attempt)
-            if spec.kind == "tune":  # another search may continue from it
+            result = step_kind(spec.kind).result.played(spec, run, self.metrics)
+            if isinstance(result, TuneResult):  # another search may continue from it
                 trial = {**self.metrics, "run": "trial-fake", "status": "finished", "config": {}}
                 rundir.location.child(TABLE).write(json.dumps([trial]).encode())
-            rundir.write_result(step_kind(spec.kind).result.played(spec, run, self.metrics))
+            rundir.write_result(result)
             rundir.record_end(attempt, AttemptEnd("succeeded"))
             return "SUCCEEDED" if play == "succeed" else "RUNNING"
         if play == "no_resources":

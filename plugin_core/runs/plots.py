@@ -13,7 +13,8 @@ from plugin_core.errors.plain_text import plain
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.history import COUNTERS, ROWS
 from plugin_core.runs.journal import JournalReader, index_of
-from plugin_core.runs.report_frame import COLUMNS, no_metric, training_of
+from plugin_core.runs.report_frame import COLUMNS, no_metric
+from plugin_core.runs.trainings import training_of
 from plugin_core.specs.extras import require
 from plugin_core.specs.json_values import flat, is_number
 

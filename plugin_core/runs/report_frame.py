@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from plugin_core.errors import SpecError
 from plugin_core.errors.shown import did_you_mean, shown
-from plugin_core.runs.directory import CHILDREN, RunDir, run_name
+from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalReader, index_of
+from plugin_core.runs.trainings import training_of
 from plugin_core.specs.extras import require
 from plugin_core.specs.json_values import flat, is_count, is_number, is_time
-from plugin_core.specs.results import TuneResult
 
 if TYPE_CHECKING:
     import pandas
@@ -64,24 +64,6 @@ def history(
         elif entry.get("phase") == "validated":
             table.add_validation(entry)
     return table.frame(repeated)
-
-
-def training_of(rundir: RunDir) -> RunDir:
-    """The run whose journal has the reports: for a search its best trial, for a retraining its training, otherwise this
-    run. Raises SpecError."""
-    kind = rundir.read_record()["kind"]
-    if kind == "retrain":
-        training = rundir.child(run_name(rundir.name, "train"))
-        return training if training.exists() else rundir
-    if kind != "tune":
-        return rundir
-    result = rundir.result()
-    if not isinstance(result, TuneResult):
-        raise SpecError(
-            f"run: got {rundir.uri!r}, a search without a result yet; expected a finished search, a training, or a trial"
-            f" of the search (a folder in {rundir.location.child(CHILDREN).uri})"
-        )
-    return rundir.child(result.best.run.name)
 
 
 class _Column:

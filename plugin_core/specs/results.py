@@ -147,6 +147,11 @@ class StepResult(_Reference):
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
+    @property
+    def made(self) -> str | None:
+        """The URI of what the step made for later steps: its output, or else its checkpoint. None if it made nothing."""
+        return getattr(self, "output", None) or getattr(getattr(self, "checkpoint", None), "uri", None)
+
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         """The result of a step that never ran, for `FakeCluster`."""
@@ -214,6 +219,10 @@ class EvaluationResult(StepResult):
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         return cls(run=run, metrics=metrics, passed=True, checkpoint=spec.checkpoint)
+
+    @property
+    def made(self) -> None:
+        """None: its checkpoint is the one that it was given."""
 
     @property
     def why(self) -> str:
@@ -308,6 +317,11 @@ class RetrainResult(_Trained):
     @classmethod
     def played(cls, spec: Any, run: RunRef, metrics: dict[str, Any]) -> Self:
         return cls(run=run, metrics=metrics, outcome="promoted", reason="as played", champion=1)
+
+    @property
+    def made(self) -> str | None:
+        """The new checkpoint, if it was promoted."""
+        return super().made if self.outcome == "promoted" else None
 
 
 class RayJobResult(StepResult):

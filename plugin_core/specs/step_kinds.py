@@ -47,7 +47,9 @@ class StepKind:
     step's resources, because it waits for something else first; otherwise they are available when it is called.
     `words`: takes the spec and a result and returns the lines that tell a person how the step ended. `check`:
     "module:function", called before the submit with the spec, whether the step runs on this machine, and the newest
-    `RunDir` of its name if that is known; raises SpecError. Raises TypeError if the declaration is incomplete.
+    `RunDir` of its name if that is known; raises SpecError. `training`: "module:function" for a kind that trains through
+    other runs: takes the step's `RunDir` and returns the one whose journal has the reports; raises SpecError. Raises
+    TypeError if the declaration is incomplete.
     """
 
     spec: type[StepSpec]
@@ -57,6 +59,7 @@ class StepKind:
     admits_itself: bool = False
     words: Callable[[Any, Any], list[str]] = outcomes.any_step
     check: str | None = None
+    training: str | None = None
 
     def __post_init__(self) -> None:
         names = [
@@ -70,7 +73,7 @@ class StepKind:
             )
         if self.spec.bundles is StepSpec.bundles:
             raise TypeError(f"{self.spec.__name__}.bundles: missing; expected a method that returns the step's processes")
-        for field, reference in (("run", self.run), ("check", self.check)):
+        for field, reference in (("run", self.run), ("check", self.check), ("training", self.training)):
             if reference is not None and not REFERENCE.match(reference):
                 raise TypeError(f"StepKind.{field}: got {reference!r}; expected 'package.module:function'")
         required = [name for name, field in self.result.model_fields.items() if field.is_required() and name != "run"]
@@ -113,6 +116,7 @@ declare(
         reports=True,
         words=outcomes.tune,
         check="plugin_core.supervisor.kind_checks:tune",
+        training="plugin_core.runs.trainings:best_trial",
     )
 )
 declare(StepKind(EvaluateSpec, EvaluationResult, "plugin_core.driver.evaluate.step:run", words=outcomes.evaluate))
@@ -133,6 +137,7 @@ declare(
         reports=True,
         admits_itself=True,
         words=outcomes.retrain,
+        training="plugin_core.runs.trainings:of_retraining",
     )
 )
 declare(StepKind(RayJobSpec, RayJobResult, "plugin_core.driver.ray_job.step:run", words=outcomes.ray_job))

@@ -265,8 +265,9 @@ def test_an_incomplete_declaration_fails_where_it_is_made(
 ) -> None:
     with pytest.raises(TypeError, match=words):
         declare(StepKind(spec, result, run))
-    with pytest.raises(TypeError, match=r"StepKind.check: got 'a'; expected 'package.module:function'"):
-        declare(StepKind(WholeCopySpec, CopyResult, "a:b", check="a"))
+    for field in ("check", "training"):
+        with pytest.raises(TypeError, match=rf"StepKind.{field}: got 'a'; expected 'package.module:function'"):
+            declare(StepKind(WholeCopySpec, CopyResult, "a:b", **{field: "a"}))
 
 
 def test_a_name_is_declared_once() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import pickle
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import pytest
@@ -22,9 +22,14 @@ from plugin_core.errors import (
     from_outcome,
 )
 from plugin_core.specs.json_values import json_safe
-from plugin_core.specs.results import REFERENCE_BYTES
+from plugin_core.specs.results import REFERENCE_BYTES, CheckpointRef, RetrainResult, StepResult
 
 RUN = RunRef(uri="s3://bucket/prefix/run", name="run", attempt=2)
+
+
+def retrained(outcome: Literal["promoted", "kept"]) -> RetrainResult:
+    checkpoint = CheckpointRef(uri="s3://bucket/run/checkpoint_2")
+    return RetrainResult(run=RUN, outcome=outcome, reason="accuracy", champion=2, checkpoint=checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,21 @@ RUN = RunRef(uri="s3://bucket/prefix/run", name="run", attempt=2)
 )
 def test_a_result_survives_json(result: Any) -> None:
     assert parse_result(json.loads(result.model_dump_json())) == result
+
+
+@pytest.mark.parametrize(
+    ("result", "made"),
+    [
+        (TrainResult(run=RUN, checkpoint="s3://bucket/run/checkpoint_1"), "s3://bucket/run/checkpoint_1"),
+        (TrainResult(run=RUN), None),
+        (EvaluationResult(run=RUN, passed=True, checkpoint="s3://bucket/run/checkpoint_1"), None),
+        (BatchInferResult(run=RUN, output="s3://bucket/out", rows=10), "s3://bucket/out"),
+        (retrained("promoted"), "s3://bucket/run/checkpoint_2"),
+        (retrained("kept"), None),
+    ],
+)
+def test_a_result_says_what_its_step_made(result: StepResult, made: str | None) -> None:
+    assert result.made == made
 
 
 def test_nan_and_inf_become_null() -> None:
