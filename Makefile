@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # how many processes the tests run in
 PROCESSES ?= 2
 
-.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-parsing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
+.PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-frameworks bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-parsing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
 
 help:
 	@echo "make demo          the digits flow on an embedded Ray head: train, evaluate, batch inference"
@@ -31,6 +31,7 @@ help:
 	@echo "make horovod       build Horovod from its sources, and install it"
 	@echo "make bench-start     how long a start takes beside torchrun and bare Ray Train"
 	@echo "make bench-overhead  what a training costs while it trains, beside torchrun and bare Ray Train"
+	@echo "make bench-frameworks what a step costs in TensorFlow, XGBoost and LightGBM, beside their launchers and bare Ray Train"
 	@echo "make bench-recovery  what a kill costs, as ratios"
 	@echo "make bench-kills     half an hour of kills, beside bare Ray Train and torchrun"
 	@echo "make bench-watching  what the ledger and the hang detection cost"
@@ -105,6 +106,9 @@ bench-start: $(VENV)/.dev
 
 bench-overhead: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.overhead
+
+bench-frameworks: $(VENV)/.dev
+	@$(BIN)/python -m benchmarks.frameworks
 
 bench-recovery: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.recovery

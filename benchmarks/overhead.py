@@ -120,12 +120,12 @@ def main(rounds: int = 9) -> None:
 
 def show(taken: dict[str, list[dict[str, float]]], used: dict[str, float]) -> None:
     rounds = len(taken["torchrun"])
-    heads = f"{STEPS:,} steps, s", "÷ torchrun", "of the rounds", "CPU ÷ torchrun's", "report(), p50, s"
+    heads = f"{STEPS:,} steps, s", "÷ torchrun", "of the rounds", "÷ bare", "CPU ÷ torchrun's", "report(), p50, s"
     table = Table("", *heads, title=f"while it trains, {rounds} rounds")
     for way, title in WAYS.items():
-        ratios, cpu = (
-            sorted(mine[key] / base[key] for mine, base in zip(taken[way], taken["torchrun"], strict=True))
-            for key in ("steps_s", "cpu_s")
+        ratios, cpu, to_bare = (
+            sorted(mine[key] / base[key] for mine, base in zip(taken[way], taken[other], strict=True))
+            for key, other in (("steps_s", "torchrun"), ("cpu_s", "torchrun"), ("steps_s", "bare"))
         )
         median = statistics.median(each["steps_s"] for each in taken[way])
         report = taken[way][0].get("report_s")
@@ -134,10 +134,11 @@ def show(taken: dict[str, list[dict[str, float]]], used: dict[str, float]) -> No
             f"{median:.2f}",
             f"{statistics.median(ratios):.3f}",
             f"{ratios[0]:.2f} to {ratios[-1]:.2f}",
+            f"{statistics.median(to_bare):.3f}",
             f"{statistics.median(cpu):.3f}",
             f"{report:.3f}" if report is not None else "",
         )
-    Console().print(table)
+    Console(width=120).print(table)
     table = Table("processes other than the workers", "% of a core")
     for kind, percent in sorted(used.items(), key=lambda item: -item[1]):
         if percent >= 0.05:

@@ -31,10 +31,10 @@ NAME = re.compile(r"_a(\d{3,})_(\d{6,})$")
 _CHUNK = 1 << 20
 
 
-def describe(folder: str | Path) -> dict[str, list[int]]:
-    """The files below a local folder: path → size in bytes, CRC-32."""
+def describe(folder: str | Path, *, linked: bool = False) -> dict[str, list[int]]:
+    """The files below a local folder: path → size in bytes, CRC-32. `linked`: also those below folders that it links to."""
     found = {}
-    for place, _, names in os.walk(folder):
+    for place, _, names in os.walk(folder, followlinks=linked):
         for name in names:
             file = Path(place, name)
             path = file.relative_to(folder).as_posix()
@@ -55,9 +55,9 @@ def upload(checkpoint: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
     return kept
 
 
-def write(folder: Path, rank: int) -> None:
-    """Write the manifest of a rank's files in a local folder. Raises OSError."""
-    files = describe(folder)
+def write(folder: Path, rank: int, files: dict[str, list[int]] | None = None) -> None:
+    """Write the manifest of a rank's files in a local folder; `files`: what `describe` found. Raises OSError."""
+    files = describe(folder) if files is None else files
     (folder / FOLDER).mkdir(exist_ok=True)
     (folder / _of_rank(rank)).write_bytes(_dump(files))
 

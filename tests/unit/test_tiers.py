@@ -81,6 +81,17 @@ def test_a_copy_that_fails_half_way_leaves_what_was_there(disk: Disk, source: Pa
     assert [path.name for path in (disk.place / NAME).iterdir()] == ["00000"]
 
 
+def test_what_a_linked_folder_has_is_kept_and_checked(disk: Disk, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "tokens").write_text("abc")
+    (source / "linked").symlink_to(tmp_path / "elsewhere")
+    part = disk.keep(NAME, 0, source)
+    (tmp_path / "elsewhere" / "tokens").unlink()
+    assert disk.problems(NAME, [0]) == {0: ""}
+    (part / "linked" / "tokens").write_text("abd")
+    assert "linked/tokens fails its CRC-32 check" in disk.problems(NAME, [0])[0]
+
+
 def test_a_part_travels_in_pieces(disk: Disk, source: Path) -> None:
     disk.keep(NAME, 3, source)
     peer = replace(disk, node="two")

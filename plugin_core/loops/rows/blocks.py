@@ -49,11 +49,13 @@ class BlockRows(ResumableRows):
         blocks = self._in_order(len(self._block_rows), epoch)
         starts = [0, *np.cumsum(self._block_rows[blocks]).tolist()]
 
-        def load(place: int) -> Any:
-            return self._shuffled(int(blocks[place]), epoch)
+        def with_order(place: int) -> tuple[int, Any]:
+            block = int(blocks[place])
+            rows = int(self._block_rows[block])
+            return block, self._in_order(rows, epoch, block) if self._order["shuffle"] else None
 
         steps, ahead = itertools.tee(self._pieces(plan, starts))
-        with closing(_read_ahead(load, _places(ahead))) as tables:
+        with closing(_read_ahead(self._shuffled, with_order, _places(ahead))) as tables:
             place, table = -1, pa.table({})
             for pieces in steps:
                 parts = []
@@ -61,35 +63,38 @@ class BlockRows(ResumableRows):
                     if at != place:
                         place, table = next(tables)
                     parts.append(table.slice(first, end - first))
-                yield self._batch(parts or [load(0).slice(0, 0)])
+                yield self._batch(parts or [self._shuffled(*with_order(0)).slice(0, 0)])
 
     def _pieces(self, plan: Plan, starts: list[int]) -> Iterator[list[Piece]]:
         """For each step, where this rank's rows are. `starts`: the position at which each block begins."""
+        # the offsets from `low` up to `high` are rows of one block, `ahead` further on in it; most steps are inside
+        low = high = place = ahead = 0
         for step in range(plan.steps):
+            start, stop = plan.offsets(step, self._rank)
             pieces = []
-            for start, stop in plan.left.between(*plan.offsets(step, self._rank)):
-                place = bisect_right(starts, start) - 1
-                while start < stop:
-                    begin, end = starts[place], min(stop, starts[place + 1])
-                    if start < end:
-                        pieces.append((place, start - begin, end - begin))
-                    start, place = end, place + 1
+            while start < stop:
+                if not low <= start < high:
+                    first, end, position = plan.left.around(start)
+                    place = bisect_right(starts, position) - 1
+                    ahead = position - start - starts[place]
+                    low, high = max(first, -ahead), min(end, starts[place + 1] - starts[place] - ahead)
+                until = min(stop, high)
+                pieces.append((place, start + ahead, until + ahead))
+                start = until
             yield pieces
 
     def _in_order(self, size: int, *key: int) -> np.ndarray[Any, Any]:
-        numbers = np.arange(size)
-        return Permutation(size, self._order["seed"], *key)(numbers) if self._order["shuffle"] else numbers
+        return Permutation(size, self._order["seed"], *key).whole() if self._order["shuffle"] else np.arange(size)
 
-    def _shuffled(self, block: int, epoch: int) -> Any:
+    def _shuffled(self, block: int, order: Any) -> Any:
+        """The rows of a block, in an order if there is one. Called in a thread."""
         table, rows = self._read(block), int(self._block_rows[block])
         if table.num_rows != rows:
             raise SpecError(
                 f"rows: got {table.num_rows:,} rows in a block that had {rows:,} when the training began;"
                 " expected data that does not change"
             )
-        if not self._order["shuffle"]:
-            return table
-        return BlockAccessor.for_block(table).take(pa.array(self._in_order(rows, epoch, block)))
+        return table if order is None else BlockAccessor.for_block(table).take(pa.array(order))
 
     def _batch(self, parts: list[Any]) -> Any:
         table = parts[0]
@@ -108,12 +113,15 @@ def _places(steps: Iterable[list[Piece]]) -> Iterator[int]:
             last = place
 
 
-def _read_ahead(load: Callable[[int], Any], places: Iterable[int]) -> Generator[tuple[int, Any]]:
-    """Yield each place with its block, while the next block is being read."""
+def _read_ahead(
+    load: Callable[..., Any], arguments: Callable[[int], tuple[Any, ...]], places: Iterable[int]
+) -> Generator[tuple[int, Any]]:
+    """Yield each place with its block, while the next block is being read. The arguments are computed in the caller's
+    thread: many short NumPy calls beside it would take the GIL from the loop each time."""
     ahead: tuple[int, Future[Any]] | None = None
     with ThreadPoolExecutor(1, thread_name_prefix="raytrain-rows") as pool:
         for place in places:
-            reading = pool.submit(load, place)
+            reading = pool.submit(load, *arguments(place))
             if ahead is not None:
                 yield ahead[0], ahead[1].result()
             ahead = place, reading

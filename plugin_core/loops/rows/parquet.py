@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import threading
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -30,6 +31,9 @@ class ParquetRows(BlockRows):
         self._fs, self._files = _listed(paths, filesystem)
         self._columns = columns
         self._footer = lru_cache(_FOOTERS)(self._read_footer)
+        #: the file that was read last, by its number: often the next one too
+        self._opened: tuple[int, Any] | None = None
+        self._reading_one = threading.Lock()
         groups = parallel(self._group_rows, range(len(self._files)))
         self._groups = [(file, group) for file, rows in enumerate(groups) for group in range(len(rows))]
         self._check_columns()
@@ -41,7 +45,13 @@ class ParquetRows(BlockRows):
 
     def _read(self, block: int) -> Any:
         file, group = self._groups[block]
-        with self._open(file, self._footer(file)) as parquet:
+        with self._reading_one:
+            if self._opened is None or self._opened[0] != file:
+                if self._opened is not None:
+                    self._opened[1].close()
+                    self._opened = None
+                self._opened = file, self._open(file, self._footer(file))
+            parquet = self._opened[1]
             return _reading(self._files[file][1].path, lambda: parquet.read_row_group(group, columns=self._columns))
 
     def _open(self, file: int, footer: Any = None) -> Any:

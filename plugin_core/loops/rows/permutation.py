@@ -38,21 +38,28 @@ class Permutation:
             outside = outside[again >= self.size]
         return found.astype(np.int64)
 
+    def whole(self) -> np.ndarray[Any, Any]:
+        """The rows at all positions, as int64: faster than a call with all of them, since no value is encrypted twice."""
+        table = self._encrypted(np.arange(1 << (self._low + self._high), dtype=np.uint64)).astype(np.int64)
+        found = table[: self.size].copy()
+        outside = np.flatnonzero(found >= self.size)
+        while outside.size:
+            found[outside] = again = table[found[outside]]
+            outside = outside[again >= self.size]
+        return found
+
     def _encrypted(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         low = (values & np.uint64((1 << self._low) - 1)).astype(np.uint32)
         high = (values >> np.uint64(self._low)).astype(np.uint32)
+        mixed, shifted = np.empty_like(low), np.empty_like(low)
         for number, key in enumerate(self._keys):
-            if number % 2:
-                low ^= _mixed(high, key) >> np.uint32(32 - self._low)
-            else:
-                high ^= _mixed(low, key) >> np.uint32(32 - self._high)
+            one, other, bits = (high, low, self._low) if number % 2 else (low, high, self._high)
+            # mixed into 32 bits, the upper of which depend on every bit of the value; overflow is intended
+            np.bitwise_xor(one, key, out=mixed)
+            np.multiply(mixed, _FACTORS[0], out=mixed)
+            np.right_shift(mixed, np.uint32(15), out=shifted)
+            np.bitwise_xor(mixed, shifted, out=mixed)
+            np.multiply(mixed, _FACTORS[1], out=mixed)
+            np.right_shift(mixed, np.uint32(32 - bits), out=mixed)
+            np.bitwise_xor(other, mixed, out=other)
         return (high.astype(np.uint64) << np.uint64(self._low)) | low
-
-
-def _mixed(values: np.ndarray[Any, Any], key: np.uint32) -> np.ndarray[Any, Any]:
-    """Each value mixed into 32 bits, the upper of which depend on every bit of the value. Overflow is intended."""
-    mixed = values ^ key
-    mixed *= _FACTORS[0]
-    mixed ^= mixed >> np.uint32(15)
-    mixed *= _FACTORS[1]
-    return mixed

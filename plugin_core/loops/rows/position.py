@@ -66,11 +66,21 @@ class Ranges:
         """The number of positions in all ranges."""
         return int(self.offsets[-1])
 
+    def _as_lists(self) -> tuple[list[int], list[int]]:
+        """The starts and the offsets. Indexing an array makes a new number each time, ten times slower."""
+        if self._lists is None:
+            self._lists = self.starts.tolist(), self.offsets.tolist()
+        return self._lists
+
+    def around(self, offset: int) -> tuple[int, int, int]:
+        """The offset's range, as offsets from the first up to the end, and the offset's position."""
+        starts, offsets = self._as_lists()
+        number = bisect_right(offsets, offset) - 1
+        return offsets[number], offsets[number + 1], starts[number] + offset - offsets[number]
+
     def between(self, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges of positions for the offsets from `start` up to `stop`."""
-        if self._lists is None:  # indexing an array makes a new number each time, ten times slower
-            self._lists = self.starts.tolist(), self.offsets.tolist()
-        starts, offsets = self._lists
+        starts, offsets = self._as_lists()
         found = []
         number = bisect_right(offsets, start) - 1
         while start < stop:

@@ -11,6 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,11 @@ class Disk:
 
     def keep(self, name: str, rank: int, source: str | Path) -> Path:
         """Copy a rank's checkpoint folder, with a manifest. Raises OSError."""
-        with self.new_part(name, rank) as part:
+        with self.new_part(name, rank) as part, ThreadPoolExecutor(1) as pool:
+            # beside the copy: each takes about as long, and the training waits for both
+            files = pool.submit(checkpoint_manifest.describe, source, linked=True)
             shutil.copytree(source, part, dirs_exist_ok=True)
-            checkpoint_manifest.write(part, rank)
+            checkpoint_manifest.write(part, rank, files.result())
         return self.part(name, rank)
 
     def new_part(self, name: str, rank: int) -> NewPart:

@@ -52,6 +52,8 @@ class Keeper:
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="to storage")
         self._uploading: Future[None] | None = None
         self._names_uploading: frozenset[str] = frozenset()
+        self._pruner = ThreadPoolExecutor(1, thread_name_prefix="removing old checkpoints")
+        self._pruning: Future[None] | None = None
         self._to_peer: queue.Queue[str] = queue.Queue(1)
         self._peer: Peer | None = None
         self._peer_is_behind = False
@@ -81,7 +83,9 @@ class Keeper:
                 self._uploading = self._uploads.submit(store, part)
         self._last = name, part
         if part is not None:
-            self._disk.prune(self._rank, self._names_uploading)
+            if self._pruning is not None:
+                self._pruning.result()
+            self._pruning = self._pruner.submit(self._prune)  # deleting large files takes longer than a report may
             self._queue_for_peer(name)
         tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "on": part is not None})
 
@@ -97,8 +101,12 @@ class Keeper:
             # nothing was left to train, but the last worker group ended before storage had it all
             with self.resumes.as_directory() as folder:
                 self._store(self.resumes.record.name, self._upload, Path(folder), whole=True)
+        self._pruner.shutdown()
         if self._peer is not None:
             self._peer.close()
+
+    def _prune(self) -> None:
+        self._disk.prune(self._rank, self._names_uploading)
 
     def _kept(self, checkpoint: Checkpoint, name: str) -> Path | None:
         try:
