@@ -86,7 +86,7 @@ def tensorflow(rank: int, network: dict[str, Any]) -> float:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     data = tf.data.Dataset.from_tensors((x, y)).repeat().with_options(options)
-    clock = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: times.append(time.perf_counter()))
+    clock = keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: times.append(time.perf_counter()))
     model.fit(data, steps_per_epoch=WARM_UP + STEPS, verbose=0, callbacks=[clock])
     return (times[-1] - times[WARM_UP]) / (len(times) - 1 - WARM_UP)
 
