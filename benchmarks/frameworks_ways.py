@@ -23,9 +23,9 @@ from typing import Any
 from plugin_core.clusters.local_head_keeper import free_ports
 
 #: Each worker's rows and their columns, so that a boosting round takes more than 250 ms of a core.
-ROWS, COLUMNS = 400_000, 28
+ROWS, COLUMNS = 2_000_000, 28
 #: How many rounds and steps are timed; the first ones, which also build things, are not.
-ROUNDS, STEPS, WARM_UP = 10, 400, 3
+ROUNDS, STEPS, WARM_UP = 8, 400, 3
 TRAINERS = {"tensorflow": "TensorflowTrainer", "xgboost": "XGBoostTrainer", "lightgbm": "LightGBMTrainer"}
 
 
