@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frameworks_ways import COLUMNS, ROWS, TRAINERS
-from benchmarks.overhead import ROOT, warm_head
+from benchmarks.overhead import ROOT, in_turn, warm_head
 from devtools.servers import environment
 
 WAYS = {"native": "its own launcher", "bare": "bare Ray Train", "step": "a step"}
@@ -46,8 +46,7 @@ def main(rounds: int = 5, *frameworks: str) -> None:
             sizes = (2,) if framework == "tensorflow" else (1, 2)
             taken: dict[str, list[list[float]]] = {way: [] for way in WAYS}
             for number in range(rounds):
-                first = number % len(WAYS)
-                for way in [*WAYS][first:] + [*WAYS][:first]:
+                for way in in_turn(WAYS, number):
                     folder = Path(name, f"{framework}-{way}-{number}")
                     taken[way].append([once(framework, way, size, folder / str(size)) for size in sizes])
             show(framework, taken)

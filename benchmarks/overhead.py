@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -104,13 +104,19 @@ def warm_head() -> Iterator[local_head.Head]:
         local_head.stop()
 
 
+def in_turn(ways: Iterable[str], number: int) -> list[str]:
+    """The ways in the order of round `number`: another one comes first in each."""
+    order = list(ways)
+    first = number % len(order)
+    return order[first:] + order[:first]
+
+
 def main(rounds: int = 9) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name, environment({"RAYTRAIN_HOME": f"{name}/home"}):
         folder = Path(name)
         taken: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
         for number in range(rounds):
-            first = number % len(WAYS)  # another one comes first in each round
-            for way in [*WAYS][first:] + [*WAYS][:first]:
+            for way in in_turn(WAYS, number):
                 with warm_head() if way == "step" else contextlib.nullcontext():
                     taken[way].append(once(way, folder / f"{way}-{number}", 0 if number else REPORTS))
         with warm_head() as head:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import CHILDREN, RunDir, run_name
+from plugin_core.specs.functions import import_function
 from plugin_core.specs.results import TuneResult
 from plugin_core.specs.step_kinds import step_kind
 
@@ -15,8 +14,7 @@ def training_of(rundir: RunDir) -> RunDir:
     reference = step_kind(rundir.read_record()["kind"]).training
     if reference is None:
         return rundir
-    module, _, name = reference.partition(":")
-    found: RunDir = getattr(importlib.import_module(module), name)(rundir)
+    found: RunDir = import_function("training", reference)(rundir)
     return found
 
 

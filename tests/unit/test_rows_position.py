@@ -119,6 +119,8 @@ def test_an_order_has_every_row_once(size: int) -> None:
 
 def test_an_order_is_the_same_everywhere() -> None:
     """These numbers may never change: trainings that are resumed after an update rely on it."""
+    for size in (1, 2, 5, 256, 257, 20_000):
+        assert np.array_equal(Permutation(size, 7, 1).whole(), Permutation(size, 7, 1)(np.arange(size)))
     assert Permutation(10, 0, 0)(np.arange(10)).tolist() == [4, 8, 9, 6, 3, 1, 5, 2, 7, 0]
     assert Permutation(10**9, 3, 5)(np.array([0, 1, 10**9 - 1])).tolist() == [614996811, 471052113, 966361798]
     parts = [Permutation(1_000, 0, 0)(np.arange(start, start + 100)) for start in range(0, 1_000, 100)]

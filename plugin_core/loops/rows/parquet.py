@@ -46,10 +46,10 @@ class ParquetRows(BlockRows):
     def _read(self, block: int) -> Any:
         file, group = self._groups[block]
         with self._reading_one:
-            if self._opened is None or self._opened[0] != file:
-                if self._opened is not None:
-                    self._opened[1].close()
-                    self._opened = None
+            if self._opened is not None and self._opened[0] != file:
+                self._opened[1].close()
+                self._opened = None
+            if self._opened is None:
                 self._opened = file, self._open(file, self._footer(file))
             parquet = self._opened[1]
             return _reading(self._files[file][1].path, lambda: parquet.read_row_group(group, columns=self._columns))

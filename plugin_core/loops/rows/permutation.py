@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,20 +32,20 @@ class Permutation:
 
     def __call__(self, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The rows at these positions of the order, as int64."""
-        found = self._encrypted(positions.astype(np.uint64))
-        outside = np.flatnonzero(found >= self.size)
-        while outside.size:
-            found[outside] = again = self._encrypted(found[outside])
-            outside = outside[again >= self.size]
-        return found.astype(np.int64)
+        return self._inside(self._encrypted(positions.astype(np.uint64)), self._encrypted).astype(np.int64)
 
     def whole(self) -> np.ndarray[Any, Any]:
         """The rows at all positions, as int64: faster than a call with all of them, since no value is encrypted twice."""
         table = self._encrypted(np.arange(1 << (self._low + self._high), dtype=np.uint64)).astype(np.int64)
-        found = table[: self.size].copy()
+        return self._inside(table[: self.size].copy(), table.__getitem__)
+
+    def _inside(
+        self, found: np.ndarray[Any, Any], encrypted: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+    ) -> np.ndarray[Any, Any]:
+        """`found`, with values outside the range encrypted again until they are inside."""
         outside = np.flatnonzero(found >= self.size)
         while outside.size:
-            found[outside] = again = table[found[outside]]
+            found[outside] = again = encrypted(found[outside])
             outside = outside[again >= self.size]
         return found
 
