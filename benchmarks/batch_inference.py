@@ -1,24 +1,30 @@
-"""What batch inference costs: `make bench-inference`, or `python -m benchmarks.batch_inference [ROWS]`.
+"""What batch inference costs: `make bench-inference`, or `python -m benchmarks.batch_inference [ROWS [ROUNDS]]`.
 
-The digits' network over generated images, three ways on one machine in one run: as a step; as a bare Ray Data program on
-the same Ray head with the same predictor, batch size and pool; as a bare torch and pyarrow loop in one process. Each
-runs on ROWS and on ROWS / 5 rows: the difference between the two times gives the rows per second without one-time costs
-(the start of a job and of an actor, imports). Then the memory of a step over a dataset four times the object store.
+The digits' network over generated images, three ways in turn in each round: as a step; as a bare Ray Data program on the
+same Ray head with the same predictor, batch size and pool; as a loop of torch and pyarrow in two processes, without Ray.
+Each runs on ROWS and on ROWS / 5 rows: the difference between the two times gives the rows per second without one-time
+costs (the start of a job and of an actor, imports). The ways of a round are compared; medians. Then the memory of a step
+over a dataset four times the object store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.overhead import ROOT, in_turn
 from devtools.ray_heads import Memory, OwnHead
 from example_flows import digits_steps as steps
 from plugin_core import BatchInferSpec, RunConfig, run
@@ -44,40 +50,48 @@ data.select_columns(["prediction"]).write_parquet(output)
 """
 
 LOOP = """
-import sys
+import multiprocessing, sys
 from pathlib import Path
-import numpy, pyarrow, pyarrow.dataset, pyarrow.parquet, torch
-from example_flows.digits_steps import Predictor
-from ray.train import Checkpoint
-rows, checkpoint, output, batch, actors = sys.argv[1:]
-predict = Predictor(Checkpoint.from_directory(checkpoint))
-torch.set_num_threads(int(actors))
-Path(output).mkdir()
-with pyarrow.parquet.ParquetWriter(Path(output, "part.parquet"), pyarrow.schema([("prediction", "int64")])) as writer:
-    for part in pyarrow.dataset.dataset(rows).to_batches(batch_size=int(batch)):
-        image = part["image"].flatten().to_numpy().reshape(len(part), -1)
-        writer.write_table(pyarrow.table({"prediction": predict({"image": image})["prediction"]}))
+
+def part(number):
+    import pyarrow, pyarrow.dataset, pyarrow.parquet, torch
+    from example_flows.digits_steps import Predictor
+    from ray.train import Checkpoint
+    rows, checkpoint, output, batch, processes = sys.argv[1:]
+    torch.set_num_threads(1)
+    predict = Predictor(Checkpoint.from_directory(checkpoint))
+    files = sorted(str(file) for file in Path(rows).iterdir())[number :: int(processes)]
+    schema = pyarrow.schema([("prediction", "int64")])
+    with pyarrow.parquet.ParquetWriter(Path(output, f"part-{number}.parquet"), schema) as writer:
+        for read in pyarrow.dataset.dataset(files).to_batches(batch_size=int(batch)):
+            image = read["image"].flatten().to_numpy().reshape(len(read), -1)
+            writer.write_table(pyarrow.table({"prediction": predict({"image": image})["prediction"]}))
+
+Path(sys.argv[3]).mkdir()
+processes = [multiprocessing.get_context("fork").Process(target=part, args=(number,)) for number in range(int(sys.argv[5]))]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+sys.exit(max(abs(process.exitcode) for process in processes))
 """
 
 
-def main(rows: int) -> None:
+def main(rows: int = 5_000_000, rounds: int = 5) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         checkpoint = make_checkpoint(folder)
         sizes = (rows // 5, rows)
         data = {size: make_images(folder / f"images-{size}", size) for size in sizes}
-        head = OwnHead(num_cpus=4)
-        try:
-            ways = {"step": step, "bare Ray Data": ray_data, "bare torch loop": torch_loop}
-            for way in ways.values():
-                way(head, data[sizes[0]], checkpoint, folder / "warm" / way.__name__)  # imports, files in the page cache
-            times = {
-                name: [way(head, data[size], checkpoint, folder / str(size) / way.__name__) for size in sizes]
-                for name, way in ways.items()
-            }
-        finally:
-            head.close()
-        show(sizes, times)
+        taken: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        for number in range(rounds + 1):  # the first one: files in the page cache
+            for way in in_turn(WAYS, number):
+                outputs = folder / f"{number}-{WAYS[way].__name__}"
+                times = [WAYS[way](data[size], checkpoint, outputs / str(size)) for size in sizes[: 1 if not number else 2]]
+                if number:
+                    taken[way].append(times)
+                shutil.rmtree(outputs)
+        show(sizes, taken)
         show_memory(folder, checkpoint)
 
 
@@ -103,10 +117,21 @@ def make_images(folder: Path, rows: int, parts: int = 10) -> str:
     return str(folder)
 
 
-def step(head: OwnHead, data: str, checkpoint: str, output: Path) -> float:
-    began = time.monotonic()
-    run(spec_of(data, checkpoint, output), head.cluster())
-    return time.monotonic() - began
+def step(data: str, checkpoint: str, output: Path) -> float:
+    with a_head() as head:
+        began = time.monotonic()
+        run(spec_of(data, checkpoint, output), head.cluster(), progress=False)
+        return time.monotonic() - began
+
+
+@contextlib.contextmanager
+def a_head() -> Iterator[OwnHead]:
+    """Running only meanwhile: an idle head takes a share of a core."""
+    head = OwnHead(num_cpus=4)
+    try:
+        yield head
+    finally:
+        head.close()
 
 
 def spec_of(data: str, checkpoint: str, output: Path) -> BatchInferSpec:
@@ -121,11 +146,12 @@ def spec_of(data: str, checkpoint: str, output: Path) -> BatchInferSpec:
     )
 
 
-def ray_data(head: OwnHead, data: str, checkpoint: str, output: Path) -> float:
-    return program(RAY_DATA, data, checkpoint, output, head.environment)
+def ray_data(data: str, checkpoint: str, output: Path) -> float:
+    with a_head() as head:
+        return program(RAY_DATA, data, checkpoint, output, head.environment)
 
 
-def torch_loop(head: OwnHead, data: str, checkpoint: str, output: Path) -> float:
+def torch_loop(data: str, checkpoint: str, output: Path) -> float:
     return program(LOOP, data, checkpoint, output, dict(os.environ))
 
 
@@ -133,19 +159,31 @@ def program(text: str, data: str, checkpoint: str, output: Path, environment: di
     output.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     arguments = [data, checkpoint, str(output), str(BATCH), str(ACTORS)]
-    root = str(Path(__file__).resolve().parents[1])
-    environment = {**environment, "PYTHONPATH": root}
+    environment = {**environment, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", text, *arguments], check=True, env=environment, stdout=subprocess.DEVNULL)
     return time.monotonic() - began
 
 
-def show(sizes: tuple[int, int], times: dict[str, list[float]]) -> None:
+#: name → what runs it and returns its seconds
+WAYS: dict[str, Callable[[str, str, Path], float]] = {
+    "a step": step,
+    "bare Ray Data": ray_data,
+    "torch and pyarrow": torch_loop,
+}
+
+
+def show(sizes: tuple[int, int], taken: dict[str, list[list[float]]]) -> None:
     few, many = sizes
-    table = Table("", f"{few} rows, s", f"{many} rows, s", "rows/s beyond", "÷ by hand", title="the same predictions")
-    speed = {name: (many - few) / (last - first) for name, (first, last) in times.items()}
-    for name, (first, last) in times.items():
-        ratio = "" if name == "step" else f"step ÷ this: {speed['step'] / speed[name]:.2f}"
-        table.add_row(name, f"{first:.1f}", f"{last:.1f}", f"{speed[name]:.0f}", ratio)
+    speeds = {way: [(many - few) / (last - first) for first, last in times] for way, times in taken.items()}
+    title = f"the same predictions, medians of {len(taken['a step'])} rounds"
+    table = Table(
+        "", f"{few:,} rows, s", f"{many:,} rows, s", "rows/s beyond", "a step ÷ this", "of the rounds", title=title
+    )
+    for way, times in taken.items():
+        ratios = [mine / theirs for mine, theirs in zip(speeds["a step"], speeds[way], strict=True)]
+        seconds = [f"{statistics.median(each):.1f}" for each in zip(*times, strict=True)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        table.add_row(way, *seconds, f"{statistics.median(speeds[way]):,.0f}", f"{statistics.median(ratios):.2f}", spread)
     Console(width=120).print(table)
 
 
@@ -172,4 +210,4 @@ def show_memory(folder: Path, checkpoint: str, store: int = 200_000_000) -> None
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else 1_000_000)
+    main(*map(int, sys.argv[1:]))

@@ -2,7 +2,7 @@
 
 Ray prints a job's `runtime_env.env_vars` in several places, so only a name is passed there. The values go as bytes into
 the key-value store on the cluster's head, over the same authenticated API (`JobsClient.hand_over`). The driver reads
-them before it touches storage, and each worker process reads them when it starts (`takeover`). They are deleted when
+them before it touches storage, and each worker process reads them when it starts (`handed_over`). They are deleted when
 the driver exits; if it was killed, Ray deletes them once nobody has renewed them for `KEPT_S`.
 """
 

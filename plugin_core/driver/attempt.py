@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import psutil
 
 from plugin_core.clusters.secrets import VARIABLE
-from plugin_core.driver import log_keeper, takeover
+from plugin_core.driver import handed_over, log_keeper, masking
 from plugin_core.driver.admission import admitted
 from plugin_core.driver.resources import patient
 from plugin_core.driver.run_step import run_step
@@ -109,7 +109,7 @@ def run_attempt(
             watch.look()
             _abort_uploads(rundir, attempt)  # left by killed workers
             more = {
-                "warnings": [takeover.masked(warning) for warning in result.warnings],
+                "warnings": [masking.masked(warning) for warning in result.warnings],
                 "timeline": timeline.seconds(timeline.timeline(rundir, attempt, watch.phases)),
                 "ledger": rounded(ledger_of(rundir)),
             }
@@ -127,7 +127,7 @@ def run_attempt(
 
 
 def _end(error: RayTrainWorkflowsError, elapsed_s: float) -> AttemptEnd:
-    message, details = map(takeover.masked, (error.message, error.details))
+    message, details = map(masking.masked, (error.message, error.details))
     return AttemptEnd(error.outcome, message, details, round(elapsed_s, 1), error.cause)
 
 
@@ -195,17 +195,17 @@ def _connect_job(runtime_env: dict[str, Any]) -> None:
     import ray
 
     if VARIABLE in os.environ:
-        runtime_env = {**runtime_env, **takeover.workers_runtime_env(_jobs_own())}
+        runtime_env = {**runtime_env, **handed_over.workers_runtime_env(_jobs_own())}
     ray.init(address="auto", runtime_env=runtime_env or None, log_to_driver=True)
 
 
 def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
     """Run one attempt as a Ray job; the exit code identifies the class of error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(takeover.Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(masking.Masked("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        takeover.take()
+        handed_over.take()
     except InfrastructureError as exc:
         print(exc.message, file=sys.stderr)  # without storage credentials it cannot be recorded
         return EXIT_NOT_HANDED_OVER
@@ -213,7 +213,7 @@ def main(uri: str, attempt: int, nonce: str, code: str = "") -> int:
         return _main(uri, attempt, nonce, code)
     finally:
         _keep_log()  # some storages accept no requests while the interpreter shuts down
-        takeover.end()
+        handed_over.end()
 
 
 def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
@@ -236,19 +236,19 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
 
     def stop(error: RayTrainWorkflowsError, elapsed_s: float) -> None:
         # called in the watchdog thread, while the main thread may be deep inside Ray: end the process; Ray kills its actors
-        print(f"stopping: {takeover.masked(error.message)}", file=sys.stderr, flush=True)
+        print(f"stopping: {masking.masked(error.message)}", file=sys.stderr, flush=True)
         _record(rundir, attempt, _end(error, elapsed_s))
         stop_tracking(error)
         _keep_log()
-        takeover.end()
+        handed_over.end()
         _clean_up()  # os._exit runs no exit handlers
         os._exit(error.exit_code)
 
     try:
         result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
     except RayTrainWorkflowsError as exc:
-        print(ENDED_WITH, takeover.masked(exc.details), sep="\n", file=sys.stderr)
-        print(takeover.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
+        print(ENDED_WITH, masking.masked(exc.details), sep="\n", file=sys.stderr)
+        print(masking.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)
         return exc.exit_code
     print(f"result: {result.reference().model_dump_json()}")
     return 0

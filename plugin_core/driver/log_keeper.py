@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from plugin_core.driver import takeover
+from plugin_core.driver import masking
 from plugin_core.errors import StorageError
 from plugin_core.errors.plain_text import Text
 from plugin_core.runs import timings
@@ -47,14 +47,14 @@ logger = logging.getLogger(__name__)
 def of_driver(rundir: RunDir, attempt: int) -> LogKeeper:
     """The log of this job: Ray sends the driver's output to a file, and the driver prints what the workers print."""
     paths = dict.fromkeys(path for path in (_file_behind(1), _file_behind(2)) if path)
-    return LogKeeper(log_folder(rundir, attempt, DRIVER), paths, takeover.masked)
+    return LogKeeper(log_folder(rundir, attempt, DRIVER), paths, masking.masked)
 
 
 def of_worker(run_uri: str, attempt: int, rank: int) -> LogKeeper:
     from plugin_core.ray_internals import worker
 
     folder = log_folder(RunDir.at(run_uri), attempt, rank_folder(rank))
-    return LogKeeper(folder, worker.output_files(), takeover.masked, _RAYS_MARKS)
+    return LogKeeper(folder, worker.output_files(), masking.masked, _RAYS_MARKS)
 
 
 def _file_behind(descriptor: int) -> str:

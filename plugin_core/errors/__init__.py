@@ -17,10 +17,10 @@
         ├── InfrastructureError   a process, node or connection was lost; retryable
         │   ├── HangError         the training made no progress
         │   └── DamagedCheckpointError  the checkpoint that the workers resume from does not match its manifest
-        ├── StorageFullError      no space left; the last complete checkpoint is kept
+        ├── StorageFullError      no space left; the last complete checkpoint is kept; retryable
         ├── StepTimeoutError      `timeout_s` or `scheduling_timeout_s` expired
         ├── StepCancelledError    the run was cancelled
-        ├── LeaseHeldError        another retraining of the same model is running
+        ├── LeaseHeldError        another retraining of the same model is running; retryable
         ├── RestartError          `failure_policy` ended the attempt for the next one; retryable
         ├── GaveUpError           `failure_policy` ended the training for good
         └── FencedError           a later attempt owns the run

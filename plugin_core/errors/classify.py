@@ -83,7 +83,7 @@ def classify(error: BaseException) -> RayTrainWorkflowsError:
     """Map an exception from a step to one of our errors; our own errors are returned unchanged.
 
     One infrastructure error among the workers' errors wins: killing one rank makes the others fail in user code. Full
-    storage takes precedence over that, because a retry cannot fix it.
+    storage takes precedence over that, because another attempt at once would meet it again.
     """
     causes = unwrapped(error)
     for cause in causes.values():

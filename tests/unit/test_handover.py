@@ -15,7 +15,7 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.handover import check
 from plugin_core.clusters.kuberay_json import kuberay_from_json
 from plugin_core.clusters.secrets import VARIABLE, Secrets
-from plugin_core.driver import takeover
+from plugin_core.driver import masking
 from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError
 from plugin_core.supervisor.decide import Do, Job, Observed, decide
 from plugin_core.supervisor.follower import Event
@@ -216,11 +216,11 @@ def test_a_token_or_header_with_a_newline_is_reported_with_its_field(
 
 def test_the_driver_masks_what_was_handed_over_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = Secrets({"KEY": "hunter2", "SHORT": "1"}, {"FILE": "[default]\ntoken = hunter3 \nuser: 'hunter4'\n"})
-    monkeypatch.setattr(takeover, "_masks", secrets.masks)
+    monkeypatch.setattr(masking, "_values", secrets.masks)
     try:
         raise ValueError("https://hunter2@host refuses token = hunter3, and hunter4; 1 left")
     except ValueError:
         record = logging.LogRecord("mlflow", logging.ERROR, "a.py", 1, "%s in [default]", ("hunter2",), sys.exc_info())
-    line = takeover.Masked("%(message)s").format(record)
+    line = masking.Masked("%(message)s").format(record)
     assert not any(word in line for word in ("hunter", "token ="))
     assert "1 left" in line

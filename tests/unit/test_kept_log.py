@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin_core.driver import log_keeper, takeover
+from plugin_core.driver import log_keeper, masking
 from plugin_core.driver.log_keeper import LogKeeper
 from plugin_core.errors import StorageError
 from plugin_core.runs import kept_log, timings
@@ -201,8 +201,8 @@ def test_secrets_handed_over_are_masked_whatever_the_pieces(
     from plugin_core.clusters.secrets import Secrets
 
     secrets = Secrets(env_vars={"TOKEN": "s3cr3t-token", "PEM": "-----BEGIN-----\nfirstline\nsecondline"})
-    monkeypatch.setattr(takeover, "_masks", secrets.masks)
-    with keep(rundir, printed, mask=takeover.masked) as keeper, printed.open("a") as file:
+    monkeypatch.setattr(masking, "_values", secrets.masks)
+    with keep(rundir, printed, mask=masking.masked) as keeper, printed.open("a") as file:
         for text in ("my s3cr3t", "-token\nand firstline\n", "and secondline\n"):
             file.write(text)
             file.flush()

@@ -79,6 +79,23 @@ def test_the_diagram_of_the_rooms_matches_the_contract() -> None:
             assert room not in floors or all(floors[room] < floor for floor in below), (start, end)
 
 
+def test_the_files_and_names_on_the_architecture_page_exist() -> None:
+    files = [
+        file for folder in ("plugin_core", "airflow_provider", "prefect_integration", "tests") for file in walked(folder)
+    ]
+    names = {word for file in files for word in re.findall(r"\w+", file.read_text())}
+    text = re.sub(r"```.*?```", "", (ROOT / "docs" / "architecture.md").read_text(), flags=re.DOTALL)
+    quoted = set(re.findall(r"`([\w./]+)`", text))
+    for path in (path for path in quoted if path.endswith(".py")):
+        assert any(str(file.relative_to(ROOT)).endswith(f"/{path}") or file == ROOT / path for file in files), path
+    dotted = {name for name in quoted if re.fullmatch(r"[A-Za-z_]\w*(\.\w+)*", name) and not name.endswith(".py")}
+    assert {name for name in dotted if not names.issuperset(name.split("."))} == set()
+
+
+def walked(folder: str) -> list[Path]:
+    return list((ROOT / folder).rglob("*.py"))
+
+
 def test_no_file_is_longer_than_350_lines() -> None:
     folders = (
         "plugin_core",
@@ -89,5 +106,5 @@ def test_no_file_is_longer_than_350_lines() -> None:
         "example_flows",
         "example_dags",
     )
-    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    files = [file for folder in folders for file in walked(folder)]
     assert {str(file.relative_to(ROOT)): n for file in files if (n := len(file.read_text().splitlines())) > 350} == {}

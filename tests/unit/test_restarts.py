@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError
 
-from plugin_core.driver import takeover
+from plugin_core.driver import masking
 from plugin_core.driver.train import restarts
 from plugin_core.driver.train.journal_callback import JournalCallback
 from plugin_core.driver.train.judge import Judge
@@ -131,7 +131,7 @@ def test_the_last_failure_is_no_restart_either(tmp_path: Path) -> None:
 
 
 def test_what_was_handed_over_is_masked_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "_masks", ["hunter2"])
+    monkeypatch.setattr(masking, "_values", ["hunter2"])
     controller = Controller(tmp_path)
     controller.enter("errored", WorkerGroupError("failed", {0: ValueError("https://a:hunter2@b refuses")}))
     assert controller.told() == ["the train function raised ValueError: https://a:…@b refuses (rank 0)"]

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.clusters.secrets import VARIABLE
-from plugin_core.driver import takeover
+from plugin_core.driver import handed_over
 from plugin_core.driver.ray_job.process import Ended, JobProcess
 from plugin_core.driver.resources import reserved
 from plugin_core.errors import InfrastructureError, UserCodeError
@@ -102,7 +102,7 @@ def _for_a_driver() -> dict[str, str]:
 
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     if VARIABLE in os.environ and job.get("runtime_env") is not None:
-        job["runtime_env"] = {**job["runtime_env"], **takeover.workers_runtime_env(job["runtime_env"])}
+        job["runtime_env"] = {**job["runtime_env"], **handed_over.workers_runtime_env(job["runtime_env"])}
     given = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)} if job else {}
     return {"RAY_ADDRESS": ray.get_runtime_context().gcs_address, **given}
 

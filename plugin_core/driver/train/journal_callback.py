@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Callable
 from typing import Any
 
-from plugin_core.driver import takeover
+from plugin_core.driver import masking
 from plugin_core.driver.train.judge import Judge
 from plugin_core.driver.train.snapshot import RunState
 from plugin_core.ray_internals import validations
@@ -132,7 +132,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
 
     def warn(self, sentence: str, phase: str = "warning", **more: float) -> None:
         """Keep a warning for the result. `more`: other fields of its entry."""
-        self._append({"phase": phase, "warning": takeover.masked(sentence), **more})
+        self._append({"phase": phase, "warning": masking.masked(sentence), **more})
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         self._index = self._start
@@ -198,12 +198,12 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
     def _why(self, state: str, error: BaseException) -> dict[str, Any]:
         """What the entry says about an error. One that ends the training is told once, in whichever state is first."""
         verdict = self._judge.verdict(error, final=state == "errored")
-        entry = {**verdict.entry, "why": takeover.masked(verdict.why)}
+        entry = {**verdict.entry, "why": masking.masked(verdict.why)}
         if verdict.error is not None:
             self._failed = True
             return {**entry, "phase": "failed"}
         latest = bool(verdict.resumes) and verdict.resumes == self._judge.latest
-        return {**entry, "from": takeover.masked(verdict.resumes + (self._counters if latest else ""))}
+        return {**entry, "from": masking.masked(verdict.resumes + (self._counters if latest else ""))}
 
     def after_controller_finish(self, result: Any) -> None:
         if self._writer is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plugin_core.driver import takeover
+from plugin_core.driver import handed_over, masking
 from plugin_core.driver.datasets import check_rows, load
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.resources import fitting
@@ -145,7 +145,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
     trainer = build_trainer(spec, inputs)
     leave_out_helpers(trainer, own_job=context.own_job)
     if context.own_job:
-        run_controller_here(trainer, takeover.masked)
+        run_controller_here(trainer, masking.masked)
     context.set_phase("training")
     if context.rundir.is_outermost:
         journal.ledger = ledger_before(context.rundir, attempt, context.phases())
@@ -235,7 +235,7 @@ def _failure_config(spec: TrainSpec) -> dict[str, Any]:
 def _worker_runtime_env(spec: TrainSpec) -> dict[str, Any] | None:
     """The spec's runtime_env, merged over the variables that its framework needs."""
     given = spec.run_config.worker_runtime_env or {}
-    variables = takeover.worker_variables({**worker_environment(spec), **given.get("env_vars", {})})
+    variables = handed_over.worker_variables({**worker_environment(spec), **given.get("env_vars", {})})
     return {**given, "env_vars": variables} if variables else given or None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from plugin_core.clusters import env_files
 from plugin_core.clusters.secrets import KEPT_S, RENEW_S, USERS_HOOK, VARIABLE, Secrets
+from plugin_core.driver import masking
 from plugin_core.errors import InfrastructureError
 
 #: Variables set by some workers' own runtime_env, by name.
@@ -53,8 +53,6 @@ class Held:
 
 
 _held: Held | None = None
-#: The values handed over to this process, driver or worker.
-_masks: list[str] = []
 
 
 def take() -> None:
@@ -75,7 +73,7 @@ def take() -> None:
         gone = "the cluster's env_vars and env_files for this job are gone"
         raise InfrastructureError(f"{gone}; Ray keeps them for {KEPT_S} s at most")
     _held = Held(name, data)
-    _masks[:] = _held.secrets.masks
+    masking.mask(_held.secrets.masks)
     _held.secrets.install()
 
 
@@ -85,25 +83,11 @@ def end() -> None:
         _held.end()
 
 
-def masked(text: str) -> str:
-    """`text` without the values that were handed over to this process."""
-    for value in _masks:
-        text = text.replace(value, "…")
-    return text
-
-
 def workers_runtime_env(jobs_own: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime_env that makes each worker process take it too, then call the hook of the job's own runtime_env."""
     users_hook = jobs_own.get("worker_process_setup_hook")
     more = {"env_vars": {USERS_HOOK: users_hook}} if users_hook else {}
     return {"worker_process_setup_hook": f"{in_worker.__module__}.{in_worker.__name__}", **more}
-
-
-class Masked(logging.Formatter):
-    """Masks secrets in the driver's log: lines and tracebacks may come from clients that print their arguments."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return masked(super().format(record))
 
 
 # ---- in a worker
@@ -122,7 +106,7 @@ def in_worker() -> None:
     if data is None:
         raise InfrastructureError("the cluster's env_vars and env_files for this job are gone: its driver has ended")
     secrets = Secrets.unpack(data)
-    _masks[:] = secrets.masks
+    masking.mask(secrets.masks)
     secrets.without(os.environ.get(KEPT, "").split(",")).install()
     if hook := os.environ.get(USERS_HOOK):
         module, _, name = hook.rpartition(".")
