@@ -96,7 +96,7 @@ class LocalTier(Model):
     folder on its node and, in the background, to another node. Every `storage_every`th one goes to storage in the
     background, and the last one does before the training ends."""
 
-    storage_every: Count = Field(10, description="every so many checkpoints, one goes to storage")
+    storage_every: Count = Field(10, description="one of this many checkpoints goes to storage")
     peer: Flag = Field(True, description="a second node keeps a copy of each node's, in case the node is lost")
     folder: Text | None = Field(
         None, description="where on each node, an absolute path. None: in its folder for temporary files"

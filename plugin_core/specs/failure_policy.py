@@ -24,15 +24,15 @@ class FailureRule(Model):
     action: Literal["restart", "give_up"] = Field(
         "restart", description="`give_up`: the step fails, and no engine retries it"
     )
-    at_most: Tries = Field(3, description="so many restarts in the whole run, then give up; -1: no limit")
+    at_most: Tries = Field(3, description="this many restarts in the whole run, then give up; -1: no limit")
     back: Annotated[Count, Field(le=MAX_BACK)] | None = Field(
-        None, description="resume so many checkpoints before the latest one; those after it are no longer the run's"
+        None, description="resume this many checkpoints before the latest one; the run drops those after it"
     )
     change: Plain = Field(
         {}, description="from then on, other values in `train_loop_config`; `{times: 0.5}` multiplies the present one"
     )
     exclude_node_after: Count | None = Field(
-        None, description="from then on, do without a node on which the cause has come up so often"
+        None, description="do without a node once the cause has occurred on it this many times"
     )
 
     @model_validator(mode="after")

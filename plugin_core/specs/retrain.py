@@ -34,7 +34,9 @@ class RetrainSpec(StepSpec):
     registry: Annotated[Text | None, AfterValidator(_registry)] = Field(
         None, description="a path, a URI or `mlflow`; None: `_models/` beside the run"
     )
-    train: TrainSpec = Field(description="the training")
+    train: TrainSpec = Field(
+        description="the training; of its `run_config`, only `checkpoint_config` and `failure_config` count"
+    )
     evaluate: Evaluation = Field(description="how the new checkpoint is judged; needs `thresholds` or `must_beat`")
     warm_start: Flag = Field(True, description="start from the champion's checkpoint")
     skip_unchanged: Flag = Field(True, description="do nothing if the champion was trained on the same data")

@@ -60,8 +60,8 @@ class WandB(Tracker):
 
     type: Literal["wandb"] = "wandb"
     project: Name = Field("ray-train-workflows", description="of the run")
-    entity: Name | None = Field(None, description="None: W&B's own")
-    group: Name | None = Field(None, description="None: W&B's own")
+    entity: Name | None = Field(None, description="None: W&B's default")
+    group: Name | None = Field(None, description="None: W&B's default")
     tags: Names = Field([], description="of the run")
     mode: Literal["online", "offline"] | None = Field(
         None, description="offline: files in the run directory for `wandb sync`. None: `WANDB_MODE`, then online"

@@ -77,7 +77,7 @@ class TrainSpec(StepSpec):
     label_column: Name | None = Field(None, description="with `params`: the column to predict")
     num_boost_round: Count | None = Field(None, description="with `params`: rounds")
     early_stopping_rounds: Count | None = Field(
-        None, description="with `params`: stop after so many rounds without a better metric"
+        None, description="with `params`: stop after this many rounds without a better metric"
     )
     checkpoint_frequency: Count | None = Field(None, description="with `params`: rounds between checkpoints; None: 10")
     framework_callbacks: Makers | None = Field(

@@ -249,6 +249,21 @@ def test_the_dags_of_the_docs_are_dags(page: str, tasks: set[str]) -> None:
     assert made.get_task("evaluate").upstream_task_ids == {"train"}
 
 
+def test_the_scheduled_retrainings_of_the_docs_are_a_dag_and_a_flow() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "retraining.md").read_text()
+    in_airflow, in_prefect = re.findall(r"```py\n(.*?)```", text, re.DOTALL)
+    dag, flow = ({"__name__": "page"} for _ in range(2))
+    exec(compile(in_airflow.replace("\nweekly()\n", "\nmade = weekly()\n"), "retraining.md", "exec"), dag)
+    exec(compile(in_prefect, "retraining.md", "exec"), flow)
+    operator = dag["made"].get_task("retrain")
+    fields = flow["spec"].model_dump(exclude_unset=True, mode="json")
+    assert {name: fields[name] for name in ("model", "registry")} == {
+        name: operator.spec[name] for name in ("model", "registry")
+    }
+    assert flow["weekly"].name == "weekly"
+    assert flow["weekly"].retries == operator.retries == 3
+
+
 def test_the_first_examples_of_the_docs_do_not_keep_every_checkpoint() -> None:
     docs = Path(__file__).parents[2] / "docs"
     for page, kind in (("airflow.md", "python"), ("first-step.md", "yaml")):
