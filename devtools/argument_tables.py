@@ -5,6 +5,7 @@ A field's meaning is its `description`, an argument's its `:param` line in the d
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from pydantic import BaseModel
 
+import plugin_core
 from airflow_provider import operators
+from plugin_core.clusters import options
+from plugin_core.clusters.base import LocalCluster
+from plugin_core.clusters.fallback import FallbackCluster
+from plugin_core.clusters.kuberay import KubeRayCluster
+from plugin_core.clusters.kuberay_settings import KubeRaySettings
 from plugin_core.engine import Cluster
 from plugin_core.registry.api import promote
 from plugin_core.specs import common, fields, function_field, ray_job, results, runtime_env, step_kinds, tracking
@@ -59,7 +66,19 @@ WORDS: list[tuple[Any, str]] = [
     (tasks.Given, "spec"),
     (Cluster, "[cluster](clusters.md)"),
     (RayCluster, "[block](prefect.md#the-cluster)"),
+    (options.Word, "text"),
+    (options.Token, "text"),
+    (options.Units, "whole number from 0"),
+    (options.Memory, "text"),
+    (options.Headers, "mapping"),
+    (runtime_env.Variables, "mapping"),
+    (KubeRaySettings, "[KubeRaySettings](#kuberaysettings)"),
+    (Sequence[Any], "list of clusters"),
+    (options.Files, "mapping"),
 ]
+
+#: Fields of clusters that a step sets, not a user.
+_SET_LATER = {"run_uri", "workflow"}
 
 #: Names in signatures that their modules import only for type checkers.
 _ONLY_FOR_TYPES = {"Clusters": Cluster | RayCluster | Sequence[Cluster | RayCluster] | None}
@@ -73,7 +92,9 @@ Airflow a key; a nested spec may be a dict of its fields. `python -m devtools.ar
 
 
 def page() -> str:
-    return "\n".join([INTRODUCTION, *_airflow(), *_prefect(), *_promotion(), *_steps(), *_parts(), *_trackers()])
+    return "\n".join(
+        [INTRODUCTION, *_airflow(), *_prefect(), *_promotion(), *_steps(), *_parts(), *_trackers(), *_clusters()]
+    )
 
 
 def _airflow() -> Iterator[str]:
@@ -146,6 +167,30 @@ def _trackers() -> Iterator[str]:
         if own := [name for name in _own(tracker, tracking.Tracker) if name != "type"]:
             name = tracker.model_fields["type"].default
             yield f"### {tracker.__name__}\n\n`type: {name}`, and:\n\n{_fields(tracker, own)}"
+
+
+def _clusters() -> Iterator[str]:
+    yield "## Clusters\n"
+    yield "Where a step runs, in Python ([clusters](clusters.md)). Connections and blocks have most of these options.\n"
+    for cls in (LocalCluster, plugin_core.RayCluster, KubeRayCluster, KubeRaySettings, FallbackCluster):
+        described = inspect.cleandoc(cls.__doc__ or "")
+        yield f"### {cls.__name__}\n\n{described}\n"
+        hints = get_type_hints(cls, include_extras=True)
+        yield "| name | type | default |\n|---|---|---|"
+        for option in dataclasses.fields(cls):
+            if option.init and option.name not in _SET_LATER:
+                if f"`{option.name}`" not in described:
+                    raise ValueError(
+                        f"{cls.__name__}.{option.name}: not in the class's docstring; expected its meaning there"
+                    )
+                yield f"| `{option.name}` | {_type(hints[option.name])} | {_default_of(option)} |"
+        yield ""
+
+
+def _default_of(option: dataclasses.Field[Any]) -> str:
+    if option.default_factory is not dataclasses.MISSING:
+        return f"`{option.default_factory()}`"
+    return _default(option.default, option.default is dataclasses.MISSING)
 
 
 # ---- tables

@@ -9,7 +9,8 @@ EXIT_CODES: dict[int, tuple[str, str]] = {
     2: (
         "SpecError, InfeasibleError, PayloadError, SpecChangedError, ClusterRefusedError, PromotionRefusedError,"
         " AliasMovedError, ClusterUnreachableError, ClusterQueuedError",
-        "bad input, a run without a result yet, or a cluster that does not answer; nothing was submitted",
+        "bad input, a run without a result yet, or a cluster that does not answer; nothing was submitted."
+        " `raytrain doctor`: a check failed",
     ),
     10: ("UserCodeError, NanLossError", "your function raised, or a loss that is watched is not finite"),
     11: (

@@ -147,13 +147,14 @@ class OutlivesRuns:
 class RayCluster(OutlivesRuns):
     """An existing cluster: `address` is its dashboard's URL, `token` its auth token (default: RAY_AUTH_TOKEN).
 
-    `verify`: TLS verification, or a path to a CA file. `cert`: a PEM file with this client's certificate and its key, if
-    the address demands one (mutual TLS). `autoscaling`: nodes may be added later, so a step that does not fit now waits
-    instead of being rejected. `env_vars`: variables for every job there, such as credentials for trackers and
-    storage: sent with the job's submission, and never written to a spec, log or run directory. `env_files`: files sent
-    the same way, variable → content (`{"DATABRICKS_CONFIG_FILE": Path("cfg").read_text()}`); on the cluster the variable
-    holds the file's path. `ray-train-workflows` must be installed there, except with `ship_package`: then each job
-    ships it, and the cluster needs only `ray[default,data,train]`.
+    `headers`: sent with every request. `verify`: TLS verification, or a path to a CA file. `cert`: a PEM file with this
+    client's certificate and its key, if the address demands one (mutual TLS). `autoscaling`: nodes may be added later, so
+    a step that does not fit now waits instead of being rejected. `env_vars`: variables for every job there, such as
+    credentials for trackers and storage: sent with the job's submission, and never written to a spec, log or run
+    directory. `env_files`: files sent the same way, variable → content (`{"DATABRICKS_CONFIG_FILE":
+    Path("cfg").read_text()}`); on the cluster the variable holds the file's path. `python`: the Python there that runs the
+    job. It must have `ray-train-workflows`, except with `ship_package`: then each job ships it, and the cluster needs only
+    `ray[default,data,train]`.
     """
 
     address: str
@@ -197,12 +198,12 @@ class RayCluster(OutlivesRuns):
 class LocalCluster(OutlivesRuns):
     """The embedded cluster: one Ray head per user and Python environment, on loopback, shared by steps and processes.
 
-    Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `num_cpus`: the CPUs it
-    advertises if this step starts it (default: the machine's cores, but at least 4, so that two workers and Ray Data fit on
-    a small machine). `env_vars`, `env_files`: as in RayCluster. `preload`: if this step starts it, on Linux, one process
-    imports torch, pandas and pyarrow, and workers and drivers are forked from it, unless variables are set for them.
-    `full_dashboard`: if this step starts it, its dashboard also has the pages for metrics, events, Ray Train, Ray Data
-    and Serve, which need extra processes.
+    Started when first needed, kept warm, and stopped after `idle_timeout_s` without a job. `env_vars`, `env_files`: as in
+    RayCluster. The others count if this step starts it. `num_cpus`: the CPUs that it advertises (default: the machine's
+    cores, but at least 4, so that two workers and Ray Data fit on a small machine); `num_gpus`: its GPUs (default: what
+    Ray detects). `preload`: on Linux, one process imports torch, pandas and pyarrow, and workers and drivers are forked
+    from it, unless variables are set for them. `full_dashboard`: its dashboard also has the pages for metrics, events, Ray
+    Train, Ray Data and Serve, which need extra processes.
     """
 
     num_cpus: Annotated[Units, Ge(1)] | None = None

@@ -18,7 +18,8 @@ MOST = 8
 
 @dataclass(frozen=True)
 class FallbackCluster:
-    """A run starts on the first of these clusters, and moves on to the next one, from its last checkpoint, when
+    """A run starts on the first of these `clusters` (at most 8), and moves on to the next one, from its last checkpoint,
+    when
 
     * the cluster cannot be reached or started, or is too small for the step,
     * it has been starting, or waiting in a queue, for more than `after_s` seconds,

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class KubeRayCluster:
-    """One RayCluster resource per run. `name` is the prefix of the resources' names.
+    """One RayCluster resource per run, in `namespace`. `name` is the prefix of the resources' names.
 
     `manifest`: a RayCluster manifest (a mapping, or a YAML file's path), or `settings` for a simple one. `kubeconfig`,
     `context`: which Kubernetes cluster (default: the pod's service account, then the usual kubeconfig).

@@ -17,9 +17,10 @@ class KubeRaySettings:
     """A RayCluster without a manifest: one head, and `workers` identical worker pods.
 
     `image` must contain Ray, `ray-train-workflows` and the training's imports. `cpus`, `gpus`, `memory`: per worker pod;
-    memory in Kubernetes' units. `env_from_secret`: a Secret whose keys become environment variables in each container
-    (credentials for storage and trackers). Ray's autoscaler scales the worker pods between 0 and `workers`, so an
-    abandoned idle cluster holds no GPU.
+    `head_cpus`, `head_memory`: of the head's pod; memory in Kubernetes' units. `env_from_secret`: a Secret whose keys
+    become environment variables in each container (credentials for storage and trackers). `service_account`: of all
+    pods. Ray's autoscaler scales the worker pods between 0 and `workers`, so an abandoned idle cluster holds no GPU after
+    `idle_timeout_s` seconds.
     """
 
     image: Word

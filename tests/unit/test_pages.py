@@ -48,6 +48,12 @@ def test_the_install_without_ray_names_all_other_dependencies() -> None:
     assert set(line.split()) == names - {"ray"}
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_the_prose_of_a_page_has_lines_of_160_characters_at_most(page: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [line for line in text.splitlines() if len(line) > 160 and not line.startswith("|")] == []
+
+
 STEPS = (
     *("data", "rows", "validation", "evaluate", "tune", "batch-inference", "retraining", "ray-jobs", "checkpoint-tiers"),
     *("rehearsal", "tracking", "effective-training-time", "testing", "dagster"),
