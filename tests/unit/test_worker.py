@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import shutil
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from plugin_core.driver.train import worker as worker_module
 from plugin_core.driver.train.own_checkpoint import own
 from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, wrap
 from plugin_core.errors import DamagedCheckpointError, SpecError
+from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
 from plugin_core.ray_internals import worker
 from plugin_core.runs.directory import RunDir
 from plugin_core.storage import checkpoint_manifest
@@ -184,6 +186,28 @@ def test_a_checkpoint_is_uploaded_with_its_manifest_unless_the_loop_uploads_it(
 
     run_loop(loop, tmp_path)
     assert [upload(checkpoint, "name") for upload in uploads] == ["with a manifest", "the loop's own"]
+
+
+def test_a_checkpoint_belongs_to_the_upload_once_it_is_reported(
+    tmp_path: Path, reports: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray may delete its folder before `report` returns, or still be reading it; the preprocessor is already in it."""
+    monkeypatch.setattr(worker.get_train_context(), "get_world_rank", lambda: 0)
+    told: list[Any] = []
+
+    def take(self: Any, metrics: Any, checkpoint: Checkpoint, *given: Any, **options: Any) -> None:
+        told.append(checkpoint.get_metadata())
+        shutil.rmtree(checkpoint.path)
+
+    monkeypatch.setattr(worker.DistributedTrainFnUtils, "report", take)
+    (tmp_path / "made").mkdir()
+
+    def loop(config: dict[str, Any]) -> None:
+        ray.train.report({}, Checkpoint(str(tmp_path / "made")), delete_local_checkpoint_after_upload=True)
+
+    wrap(loop, options=WorkerOptions(str(tmp_path / "run"), 1, "python", preprocessor="pickled"))({})
+    assert told == [{PREPROCESSOR: "pickled"}]
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_loop_that_tells_ray_tune_it_is_done_ends(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:

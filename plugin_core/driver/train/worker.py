@@ -208,8 +208,6 @@ def _install(
                     shutil.rmtree(checkpoint.path, ignore_errors=True)
                 to_ray, checkpoint_upload_mode = None, CheckpointUploadMode.SYNC
             super().report(_safe_metrics(metrics, options.score_attribute), to_ray, name, checkpoint_upload_mode, **kwargs)
-            if to_ray is not None and options.preprocessor is not None and context.get_world_rank() == 0:
-                checkpoint.update_metadata({PREPROCESSOR: options.preprocessor})
             if checkpoint is not None:
                 artifacts.keep()
             if checkpoint is not None and checkpoint_upload_mode is not CheckpointUploadMode.ASYNC:
