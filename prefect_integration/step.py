@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -51,8 +52,9 @@ from prefect_integration.visibility import Board, show_asset
 CANCEL_POLL_S = 3.0
 #: Seconds between two checks for a Ctrl-C that ended the flow around a submitted or mapped task.
 INTERRUPT_POLL_S = 0.5
-#: Errors of requests to Prefect's server. They say nothing about the job, which continues.
-SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
+#: Errors of requests to Prefect's server; the last two are those of an answer that makes no sense, such as a proxy's page.
+#: They say nothing about the job, which continues.
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError, ValueError, TypeError)
 
 
 class Step:
@@ -175,7 +177,9 @@ class Step:
                 logger.handle(record)
 
     async def _accompany(self, supervisor: Supervisor, board: Board, call: Call) -> None:
-        """Concurrently with the loop: watch for a cancel in Prefect, and publish progress there."""
+        """Concurrently with the loop: watch for a cancel in Prefect, and publish progress there. No error ends this, or a
+        later cancel would not reach the job."""
+        unexpected = logging.WARNING
         while True:
             try:
                 async with get_client() as client:
@@ -189,7 +193,10 @@ class Step:
                         await board.publish(client)
             except SERVER_ERRORS as exc:
                 self.logger.debug("Prefect's server did not answer; the job continues: %s", exc)
-                await asyncio.sleep(CANCEL_POLL_S)
+            except Exception as exc:  # noqa: BLE001 - nobody would see it
+                self.logger.log(unexpected, "could not watch the flow run; trying again: %r", exc)
+                unexpected = logging.DEBUG  # one warning is enough
+            await asyncio.sleep(CANCEL_POLL_S)
 
     async def _watch_keyboard(self, supervisor: Supervisor) -> None:
         """Concurrently with the loop, in a submitted or mapped task: watch for a Ctrl-C. Only the main thread gets it, and

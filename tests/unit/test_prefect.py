@@ -1,9 +1,11 @@
 """The Prefect tasks without a server: what importing costs, how a step gets its name, which errors are tried again."""
 
+import asyncio
 import logging
 import signal
 import subprocess
 import sys
+from json import JSONDecodeError
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -12,7 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from prefect.exceptions import TerminationSignal
 from prefect.logging.loggers import PrefectLogAdapter
-from prefect.states import Failed
+from prefect.states import Cancelling, Failed
 
 from devtools.steps import counting_loop
 from plugin_core import EvaluateSpec, Limits, RunConfig, TrainSpec
@@ -25,6 +27,7 @@ from plugin_core.errors import (
     UserCodeError,
 )
 from plugin_core.registry.base import ModelVersion
+from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.events import Line
 from prefect_integration import identity, step, tasks
 
@@ -239,6 +242,50 @@ def test_a_step_that_prefect_terminates_says_whether_it_was_cancelled(
     with pytest.raises(StepCancelledError if cancelled else TerminationSignal):
         a_step.run_sync()
     assert stopped == [True] * cancelled
+
+
+class Answers:
+    """Prefect's client. Its server answers with `errors`, one after another, and then that the flow run is cancelled."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+
+    async def __aenter__(self) -> "Answers":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    async def read_flow_runs(self, **filters: Any) -> list[Any]:
+        if self.errors:
+            raise self.errors.pop(0)
+        return [SimpleNamespace(id=ROOT, state=Cancelling())]
+
+
+NO_ANSWERS = [ConnectionError("refused"), JSONDecodeError("Expecting value", "<html>", 0), TypeError("null")]
+
+
+def test_a_cancel_reaches_the_job_after_answers_that_make_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
+    unexpected = [KeyError("a bug"), KeyError("the same bug")]
+    answers, log, supervisor = Answers(*NO_ANSWERS, *unexpected), Mock(), Mock()
+    monkeypatch.setattr(step, "get_client", lambda: answers)
+    monkeypatch.setattr(step, "CANCEL_POLL_S", 0)
+    a_step = step.Step(TrainSpec(train_loop_per_worker=counting_loop, framework="python"), TrainSpec, None, None, log)
+    a_step._rundir = RunDir.at("/run")
+    asyncio.run(a_step._accompany(supervisor, Mock(), SimpleNamespace(flow_runs=[ROOT])))
+    supervisor.give_up.assert_called_once_with()
+    levels = [logging.getLevelName(call.args[0]) for call in log.log.call_args_list]
+    assert (log.debug.call_count, levels) == (3, ["WARNING", "DEBUG"]), "an unexpected error is told once"
+
+
+@pytest.mark.parametrize("error", NO_ANSWERS)
+def test_a_task_does_not_fail_because_prefect_does_not_say_whether_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(step, "get_client", lambda: Answers(error))
+    a_step = step.Step(TrainSpec(train_loop_per_worker=counting_loop, framework="python"), TrainSpec, None, None, Mock())
+    a_step._call = SimpleNamespace(flow_runs=[ROOT])  # type: ignore[assignment]
+    assert asyncio.run(a_step._wanted())
 
 
 def test_a_champion_that_a_promotion_keeps_is_named_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
