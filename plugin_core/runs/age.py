@@ -4,7 +4,7 @@ run and it trains its model again, that model is not newer."""
 from __future__ import annotations
 
 from plugin_core.runs.directory import RunDir
-from plugin_core.runs.journal import iter_reports
+from plugin_core.runs.journal import JournalReader
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.pins import home_of
 from plugin_core.specs.json_values import is_time
@@ -12,8 +12,8 @@ from plugin_core.storage.location import Location
 
 
 def made_at(checkpoint: str) -> float | None:
-    """When the checkpoint (a URI) was reported, in seconds since the epoch; for a repeated run, when the first one
-    ended. None if unknown, as for a checkpoint from outside our runs."""
+    """When the checkpoint (a URI) was reported, or reached storage from the nodes, in seconds since the epoch; for a
+    repeated run, when the first one ended. None if unknown, as for a checkpoint from outside our runs."""
     home = home_of(checkpoint)
     if home is None:
         return None
@@ -42,9 +42,11 @@ def _same(one: RunDir, other: RunDir) -> bool:
 
 
 def _last(rundir: RunDir, checkpoint: str | None = None) -> float | None:
-    """The time of the last report, or of the last one with that checkpoint."""
+    """The time of the last report, or of the last one with that checkpoint. A checkpoint of a tier has an entry of its own,
+    from when it reached storage; its report has no checkpoint."""
     found: float | None = None
-    for entry in iter_reports(rundir):
-        if is_time(entry.get("time")) and (checkpoint is None or entry.get("checkpoint") == checkpoint):
+    for entry in JournalReader(rundir):
+        reports = "report" in entry or entry.get("phase") == "stored"
+        if reports and is_time(entry.get("time")) and (checkpoint is None or entry.get("checkpoint") == checkpoint):
             found = entry["time"]
     return found
