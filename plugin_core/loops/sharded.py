@@ -63,7 +63,7 @@ def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[st
     if checkpoint is None:
         return {}
     with checkpoint.as_directory() as folder:
-        own = uploads.is_own(folder)
+        own = uploads.is_own(checkpoint, folder)
         state = _state(model, optimizer if own else None)
         dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
         set_state_dict(

@@ -74,7 +74,7 @@ def restore(model: Any, optimizer: Any = None, scheduler: Any = None) -> dict[st
     with checkpoint.as_directory() as folder:
         state = torch.load(Path(folder, _STATE), map_location="cpu", weights_only=True)
         _unwrapped(model).load_state_dict(state["model"])
-        if not uploads.is_own(folder):
+        if not uploads.is_own(checkpoint, folder):
             return {}
         for name, part in (("optimizer", optimizer), ("scheduler", scheduler)):
             if part is not None:

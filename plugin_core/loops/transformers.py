@@ -42,7 +42,7 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
         return trainer.train()
     with checkpoint.as_directory() as folder:
         source = Path(folder, CHECKPOINT_NAME)
-        if is_own(folder):
+        if is_own(checkpoint, folder):
             if _names_differ(trainer.model, source):
                 trainer.add_callback(_WeightsCallback(source))
             with tempfile.TemporaryDirectory() as scratch:

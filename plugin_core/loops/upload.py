@@ -52,10 +52,24 @@ def run_name() -> str:
     return str(ray.train.get_context().get_experiment_name())
 
 
-def is_own(folder: str | Path) -> bool:
-    """Whether a checkpoint belongs to this run (to resume from) rather than to another run (a warm start)."""
+def is_warm_start(checkpoint: Any) -> bool:
+    """Whether the worker got the checkpoint because the spec names it (`resume_from`). Its run may have this one's name."""
+    return bool(getattr(checkpoint, "is_warm_start", False))
+
+
+def own_checkpoint() -> Any:
+    """The checkpoint to resume from; None if there is none yet, or only a warm start."""
+    import ray.train
+
+    checkpoint = ray.train.get_checkpoint()
+    return None if is_warm_start(checkpoint) else checkpoint
+
+
+def is_own(checkpoint: Any, folder: str | Path) -> bool:
+    """Whether a checkpoint, whose files are in the folder, belongs to this run (to resume from) rather than to another run
+    (a warm start)."""
     file = Path(folder, _RUN)
-    return file.exists() and file.read_text() == run_name()
+    return not is_warm_start(checkpoint) and file.exists() and file.read_text() == run_name()
 
 
 def counters(metrics: dict[str, Any]) -> dict[str, int]:

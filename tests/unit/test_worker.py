@@ -1,6 +1,7 @@
 """What a worker passes to Ray in a report, and what it gets to resume from."""
 
 import itertools
+import json
 import pickle
 import shutil
 import threading
@@ -14,6 +15,7 @@ import fsspec
 import numpy as np
 import pytest
 import ray.train
+import torch
 from ray import tune
 from ray.train import Checkpoint, ScalingConfig
 from ray.train._internal import session
@@ -24,10 +26,14 @@ from ray.tune.execution.tune_controller import TuneController
 
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.train import worker as worker_module
+from plugin_core.driver.train.frameworks import trees
 from plugin_core.driver.train.own_checkpoint import own
 from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, wrap
 from plugin_core.errors import DamagedCheckpointError, SpecError
+from plugin_core.loops import upload as uploads
 from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
+from plugin_core.loops.rows import stored
+from plugin_core.loops.torch import restore
 from plugin_core.ray_internals import worker
 from plugin_core.runs.directory import RunDir
 from plugin_core.storage import checkpoint_manifest
@@ -151,6 +157,34 @@ def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
 def run_loop(loop: Callable[..., Any], tmp_path: Path) -> Any:
     options = WorkerOptions(str(tmp_path / "run"), 1, "python", warm_start=str(tmp_path / "warm"))
     return wrap(loop, options=options)({"lr": 0.5, "folder": str(tmp_path)})
+
+
+@pytest.mark.parametrize(("continues", "expected"), [(False, ({}, 10, 0)), (True, ({"epoch": 3}, 3, 2))])
+def test_a_warm_start_is_none_of_the_runs_own_checkpoints_even_if_that_run_has_the_same_name(
+    tmp_path: Path,
+    reports: list[tuple[Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    continues: bool,
+    expected: tuple[dict[str, int], int, int],
+) -> None:
+    """As from staging to production. Only a trial that trains further goes on under a former name."""
+    context = SimpleNamespace(get_experiment_name=lambda: "run", get_world_rank=lambda: 0)
+    monkeypatch.setattr(ray.train, "get_context", lambda: context)
+    model, warm = torch.nn.Linear(1, 1), tmp_path / "staging" / "run" / "checkpoint_1"
+    warm.mkdir(parents=True)
+    torch.save({"model": model.state_dict(), "counters": {"epoch": 3}}, warm / "state.pt")
+    (warm / "run.txt").write_text("run")
+    (warm / "rounds.json").write_text(json.dumps({"run": "run", "done": 7, "over": False, "best": {}}))
+    order = stored.Order(rows=9, seed=0, shuffle=False, data="d")
+    (warm / "rows.json").write_text(json.dumps({**order, "run": "run", "epoch": 2, "cuts": []}))
+    rounds = {"num_boost_round": 10, "checkpoint_frequency": 1, "early_stopping_rounds": None}
+
+    def loop(config: dict[str, Any]) -> Any:
+        position = stored.read(uploads.own_checkpoint(), order)
+        return restore(model), trees.Rounds(rounds, "model").left, position.epoch
+
+    options = WorkerOptions(str(tmp_path / "run"), 1, "python", warm_start=str(warm), continues=continues)
+    assert wrap(loop, options=options)({}) == expected
 
 
 def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:

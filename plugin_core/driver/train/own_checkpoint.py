@@ -1,4 +1,5 @@
-"""A checkpoint of the run itself, as its workers get it: damage costs one checkpoint interval, not the run."""
+"""Checkpoints as a run's workers get them: the run's own, of which damage costs one checkpoint interval and not the run,
+and another run's."""
 
 from __future__ import annotations
 
@@ -22,6 +23,13 @@ class OwnCheckpoint(NodeCheckpoint):
     @property
     def _name(self) -> str:
         return self._place.name
+
+
+class WarmStart(NodeCheckpoint):
+    """Another run's checkpoint, which the spec names. Names cannot tell: the same run may exist on another storage."""
+
+    #: read by the helpers of train loops (`loops/upload.py`)
+    is_warm_start = True
 
 
 def own(checkpoint: Any, run_uri: str) -> Any:

@@ -84,6 +84,7 @@ def run(context: StepContext, on_report: Callable[[dict[str, Any]], None] | None
         seed=spec.seed,
         world_of=spec.framework if spec.world_check and not replicas_are_apart(spec) else None,
         warm_start=warm_start,
+        continues=on_report is not None,  # a trial of a finished search that trains further has its former name
         score_attribute=checkpoints.checkpoint_score_attribute,
         artifact_bytes=spec.limits.artifact_bytes,
         deterministic=spec.deterministic,

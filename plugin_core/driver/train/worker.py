@@ -43,9 +43,10 @@ _OWN_FILES = (__file__, call_with.__code__.co_filename)
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What a worker needs to know about its run. `warm_start`: URI of another run's checkpoint; `score_attribute`: the
-    metric that Ray ranks checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`:
-    stored with each checkpoint of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
+    """What a worker needs to know about its run. `warm_start`: URI of another run's checkpoint; `continues`: if
+    that run has this one's name, the training goes on where it ended; `score_attribute`: the metric that Ray ranks
+    checkpoints by; `world_of`: the framework whose workers must form one world; `preprocessor`: stored with each checkpoint
+    of rank 0; `artifact_bytes`: limit on a worker's stored files, in bytes; `deterministic`:
     only deterministic algorithms; `validates`: reports may ask for a validation; `finite`: the metrics that must be finite
     numbers, [] for every loss, None for none; `environment`: variables for rank 0 and for the others; `tier`: where
     checkpoints are kept besides storage."""
@@ -56,6 +57,7 @@ class WorkerOptions:
     seed: int | None = None
     world_of: str | None = None
     warm_start: str | None = None
+    continues: bool = False
     score_attribute: str | None = None
     preprocessor: str | None = None
     artifact_bytes: int = 0
@@ -132,10 +134,10 @@ def _install(
 ) -> tuple[Artifacts, log_keeper.LogKeeper, Keeper | None]:
     from ray.train import CheckpointUploadMode
 
-    from plugin_core.driver.train.own_checkpoint import own
+    from plugin_core.driver.train.own_checkpoint import WarmStart, own
     from plugin_core.ray_internals import worker
     from plugin_core.ray_internals.polled_worker import began_with, uploading, wait_until_registered, was_blocked
-    from plugin_core.specs.results import CheckpointRef
+    from plugin_core.storage.checkpoint_copy import NodeCheckpoint
 
     context = worker.worker_context()
     began_with(context, oom.kills())
@@ -230,7 +232,9 @@ def _install(
                 return resumes
             if newest is not None:
                 return own(newest, options.run_uri)
-            return CheckpointRef(uri=options.warm_start).to_ray() if options.warm_start is not None else None
+            if options.warm_start is None:
+                return None
+            return NodeCheckpoint(options.warm_start) if options.continues else WarmStart(options.warm_start)
 
         def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> list[Any]:
             found: list[Any] = super().get_all_reported_checkpoints(*args, **kwargs)

@@ -13,6 +13,7 @@ from plugin_core.errors.shown import shown
 from plugin_core.loops.rows import stored
 from plugin_core.loops.rows.plan import Plan
 from plugin_core.loops.rows.position import Position
+from plugin_core.loops.upload import own_checkpoint
 
 #: The format of batches, as in `ray.data.Dataset.iter_batches`.
 Format = Literal["numpy", "pandas", "pyarrow"]
@@ -47,7 +48,7 @@ class ResumableRows(ABC):
         self._rank, self._workers = context.get_world_rank(), context.get_world_size()
         self._batch_size = batch_size
         self._order: stored.Order = {"rows": rows, "seed": seed, "shuffle": shuffle, "data": data}
-        self._began = stored.read(ray.train.get_checkpoint(), self._order)
+        self._began = stored.read(own_checkpoint(), self._order)
         self._done: tuple[Plan, int] | None = None
         self._iterations = 0
         self.check_ranks()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver.train.frameworks.build import TrainerInputs
 from plugin_core.errors import SpecError
+from plugin_core.loops.upload import is_warm_start
 
 if TYPE_CHECKING:
     from plugin_core.specs import TrainSpec
@@ -110,7 +111,7 @@ class Rounds:
         with checkpoint.as_directory() as folder:
             file = Path(folder, _FILE)
             kept = json.loads(file.read_text()) if file.exists() else {}
-        if kept.get("run") != ray.train.get_context().get_experiment_name():
+        if is_warm_start(checkpoint) or kept.get("run") != ray.train.get_context().get_experiment_name():
             return None
         return kept["done"], kept["over"], Best(**kept["best"])
 
