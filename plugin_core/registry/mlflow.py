@@ -45,24 +45,26 @@ class MLflowRegistry:
         return _from_mlflow(found) if found is not None else None
 
     def move(self, name: str, alias: str, to: int, expected: int) -> None:
-        self._move(name, alias, to, expected)
+        self._check(name, alias, expected)
         with _as_storage_errors():
+            # before the move: a retry does not get here once the alias has moved, and until then nobody reads the tag
             self._client.set_model_version_tag(name, str(to), f"{_TAG}before.{alias}", str(expected))
+            self._client.set_registered_model_alias(name, alias, str(to))
 
     def previous(self, name: str, alias: str) -> int:
         found = self._find(name, alias)
         return int(found.tags.get(f"{_TAG}before.{alias}", 0)) if found is not None else 0
 
     def roll_back(self, name: str, alias: str, to: int, expected: int) -> None:
-        self._move(name, alias, to, expected)
+        self._check(name, alias, expected)
+        with _as_storage_errors():
+            self._client.set_registered_model_alias(name, alias, str(to))
 
-    def _move(self, name: str, alias: str, to: int, expected: int) -> None:
+    def _check(self, name: str, alias: str, expected: int) -> None:
         now = self.get(name, alias)
         at = now.version if now else 0
         if at != expected:
             raise AliasMovedError(f"alias: {alias!r} of {name!r} moved meanwhile, from version {expected} to {at}")
-        with _as_storage_errors():
-            self._client.set_registered_model_alias(name, alias, str(to))
 
     def _find(self, name: str, alias: str) -> Any:
         from mlflow.exceptions import MlflowException

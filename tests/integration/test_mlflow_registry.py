@@ -1,9 +1,12 @@
 """Promote and roll back in a real MLflow's registry; and in a folder on a real S3 API."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from devtools.servers import mlflow_server
 from plugin_core import get_model, promote, rollback
@@ -45,6 +48,33 @@ def test_promotions_move_the_alias_and_rollbacks_go_back(registry: str, tmp_path
     with pytest.raises(SpecError, match="which has no previous version"):
         rollback("digits", registry=registry)
     assert get_model("digits", registry=registry) == first
+
+
+@pytest.mark.parametrize("survived", [0, 1])
+def test_a_rollback_goes_back_after_a_promotion_that_was_killed_between_two_requests(
+    registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int
+) -> None:
+    name = f"killed-{survived}"
+    one, two = checkpoint(tmp_path, "one"), checkpoint(tmp_path, "two")
+    promote(one, name, registry=registry)
+    requests: list[str] = []
+
+    def killed(request: Callable[..., Any]) -> Callable[..., Any]:
+        def send(*given: Any) -> Any:
+            requests.append(request.__name__)
+            if len(requests) > survived:
+                raise KeyboardInterrupt
+            return request(*given)
+
+        return send
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        for request in (MlflowClient.set_registered_model_alias, MlflowClient.set_model_version_tag):
+            patch.setattr(MlflowClient, request.__name__, killed(request))
+        promote(two, name, registry=registry)
+    assert len(requests) == (survived + 1 if registry.startswith("mlflow") else 0)
+    assert promote(two, name, registry=registry).version == 2
+    assert rollback(name, registry=registry).version == 1
 
 
 def test_a_registry_that_does_not_answer_is_an_error_that_may_be_retried(
