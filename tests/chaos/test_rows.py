@@ -13,13 +13,20 @@ import pytest
 
 from devtools.chaos import Running, Trail, drivers, kill, nothing_left, spec_at, wait_until
 from devtools.ray_heads import OwnHead
-from plugin_core import DatasetConfig, FailureConfig, LocalCluster, ScalingConfig, TrainSpec
+from plugin_core import CheckpointConfig, DatasetConfig, FailureConfig, LocalCluster, LocalTier, ScalingConfig, TrainSpec
 
 pytestmark = pytest.mark.slow
 ROWS, EPOCHS = 301, 3
 
 
-def training(folder: Path, trail: Path, source: str, loop: dict[str, Any] | None = None, **fields: Any) -> TrainSpec:
+def training(
+    folder: Path,
+    trail: Path,
+    source: str,
+    loop: dict[str, Any] | None = None,
+    checkpoint_config: CheckpointConfig | None = None,
+    **fields: Any,
+) -> TrainSpec:
     data = folder / "data"
     data.mkdir()
     for number, ids in enumerate(np.array_split(np.arange(ROWS), 4)):
@@ -41,7 +48,10 @@ def training(folder: Path, trail: Path, source: str, loop: dict[str, Any] | None
         loop=given,
         datasets=datasets,
         limits={"max_attempts": 20},
-        run_config={"failure_config": FailureConfig(max_failures=20)},
+        run_config={
+            "failure_config": FailureConfig(max_failures=20),
+            "checkpoint_config": checkpoint_config or CheckpointConfig(),
+        },
         **fields,
     )
 
@@ -58,12 +68,25 @@ def kept(trail: Trail) -> Counter[tuple[int, int]]:
 EVERY_ROW_ONCE = Counter((epoch, row) for epoch in range(EPOCHS) for row in range(ROWS))
 
 
-@pytest.mark.parametrize(("source", "kills"), [("parquet", 10), ("dataset", 3), ("torch", 3)])
+@pytest.mark.parametrize(
+    ("source", "kills", "tier"),
+    [
+        ("parquet", 10, None),
+        ("dataset", 3, None),
+        ("torch", 3, None),
+        ("parquet", 4, LocalTier(storage_every=1000)),
+    ],
+    ids=["parquet", "dataset", "torch", "parquet, checkpoints on the node"],
+)
 def test_each_row_is_used_by_one_step_whatever_is_killed(
-    tmp_path: Path, trail: Trail, cluster: LocalCluster, source: str, kills: int
+    tmp_path: Path, trail: Trail, cluster: LocalCluster, source: str, kills: int, tier: LocalTier | None
 ) -> None:
     """Either rank and the driver, by turns, each some steps after it resumed."""
-    running, draw = Running(training(tmp_path, trail.file, source), cluster), random.Random(kills)
+    if tier is not None:
+        tier = tier.model_copy(update={"folder": str(tmp_path / "nodes")})
+    checkpoints = CheckpointConfig(local_tier=tier)
+    spec = training(tmp_path, trail.file, source, checkpoint_config=checkpoints)
+    running, draw = Running(spec, cluster), random.Random(kills)
     for number in range(kills):
         trail.wait_for_process(number + 1)
         done = len(trail.entries())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from plugin_core.driver.train.tiers.checkpoint import NodesCheckpoint
 from plugin_core.driver.train.tiers.disk import KEPT, Disk, write_chunk
-from plugin_core.errors import StorageError
+from plugin_core.driver.train.tiers.records import Record
+from plugin_core.errors import InfrastructureError, StorageError
 from plugin_core.storage.checkpoint_manifest import order
 
 NAME = "checkpoint_a001_000001"
@@ -37,14 +40,14 @@ def names(disk: Disk) -> list[str]:
 
 def test_a_part_is_whole_or_told(disk: Disk, source: Path) -> None:
     part = disk.keep(NAME, 0, source)
-    assert disk.problems(NAME, [0, 1]) == {0: "", 1: "it is missing"}
+    assert disk.problems(NAME, {0: "", 1: ""}) == {0: "", 1: "it is missing"}
     data = bytearray((part / "weights.bin").read_bytes())
     data[1000] ^= 1
     (part / "weights.bin").write_bytes(data)
-    assert "weights.bin fails its CRC-32 check" in disk.problems(NAME, [0])[0]
+    assert "weights.bin fails its CRC-32 check" in disk.problems(NAME, {0: ""})[0]
     (part / "deep" / "empty").unlink()
     (part / "weights.bin").write_bytes(bytes(range(256)) * 100_000)
-    assert "empty is missing" in disk.problems(NAME, [0])[0]
+    assert "empty is missing" in disk.problems(NAME, {0: ""})[0]
 
 
 def test_a_copy_that_fails_half_way_leaves_what_was_there(disk: Disk, source: Path) -> None:
@@ -53,7 +56,7 @@ def test_a_copy_that_fails_half_way_leaves_what_was_there(disk: Disk, source: Pa
     (source / "weights.bin").symlink_to("nowhere")
     with pytest.raises(OSError, match="No such file"):
         disk.keep(NAME, 0, source)
-    assert disk.problems(NAME, [0]) == {0: ""}
+    assert disk.problems(NAME, {0: ""}) == {0: ""}
     assert [path.name for path in (disk.place / NAME).iterdir()] == ["00000"]
 
 
@@ -63,9 +66,9 @@ def test_what_a_linked_folder_has_is_kept_and_checked(disk: Disk, source: Path, 
     (source / "linked").symlink_to(tmp_path / "elsewhere")
     part = disk.keep(NAME, 0, source)
     (tmp_path / "elsewhere" / "tokens").unlink()
-    assert disk.problems(NAME, [0]) == {0: ""}
+    assert disk.problems(NAME, {0: ""}) == {0: ""}
     (part / "linked" / "tokens").write_text("abd")
-    assert "linked/tokens fails its CRC-32 check" in disk.problems(NAME, [0])[0]
+    assert "linked/tokens fails its CRC-32 check" in disk.problems(NAME, {0: ""})[0]
 
 
 def test_a_part_travels_in_pieces(disk: Disk, source: Path) -> None:
@@ -75,7 +78,7 @@ def test_a_part_travels_in_pieces(disk: Disk, source: Path) -> None:
     with peer.new_part(NAME, 3) as part:
         for piece in disk.read(NAME, 3):
             write_chunk(part, *piece)
-    assert peer.problems(NAME, [3]) == {3: ""}
+    assert peer.problems(NAME, {3: ""}) == {3: ""}
     with pytest.raises(FileNotFoundError, match="was removed"):
         list(disk.read("checkpoint_a001_000009", 3))
 
@@ -96,6 +99,56 @@ def test_the_newest_stay_and_those_on_their_way_to_storage(disk: Disk, source: P
     assert names(disk) == kept
     assert len(kept) == KEPT + 1
     assert order("checkpoint_a002_000001") > order("checkpoint_a001_000010")
+
+
+def test_what_a_killed_process_left_goes_with_the_next_part(disk: Disk, source: Path) -> None:
+    disk.new_part(NAME, 0).__enter__()
+    other = disk.new_part(NAME, 1).__enter__()
+    disk.keep("checkpoint_a001_000002", 0, source)
+    assert list(disk.place.glob("*/.00000.*")) == []
+    assert other.is_dir(), "another rank's may be in use"
+
+
+def test_a_part_that_lost_workers_made_is_not_taken_for_that_of_the_next(disk: Disk, source: Path) -> None:
+    disk.keep(NAME, 0, source)
+    theirs = disk.digest(NAME, 0)
+    (source / "weights.bin").write_bytes(b"other weights")
+    disk.keep(NAME, 0, source)
+    assert disk.problems(NAME, {0: disk.digest(NAME, 0)}) == {0: ""}
+    assert disk.problems(NAME, {0: theirs}) == {0: "workers that were lost made it"}
+
+
+def test_a_run_that_continues_after_weeks_keeps_its_parts(disk: Disk, source: Path) -> None:
+    disk.keep(NAME, 0, source)
+    elsewhere = replace(disk, node="two")
+    elsewhere.prepare()
+    for place in (disk.place, elsewhere.place):
+        os.utime(place, (0, 0))
+    disk.prepare()
+    assert disk.problems(NAME, {0: ""}) == {0: ""}
+    assert elsewhere.place.is_dir(), "another Ray node on this machine"
+
+
+def on_node(disk: Disk, nodes: dict[int, list[str]]) -> NodesCheckpoint:
+    return NodesCheckpoint(Record(NAME, 1, 1, nodes), disk)
+
+
+def test_one_file_of_a_checkpoint_on_the_nodes_is_read_from_the_rank_that_has_it(disk: Disk, source: Path) -> None:
+    (source / "rows.json").write_text("{}")
+    disk.keep(NAME, 0, source)
+    (source / "rows.json").unlink()
+    disk.keep(NAME, 1, source)
+    checkpoint = on_node(disk, {1: ["one"], 0: ["one"]})
+    assert checkpoint.read_file("rows.json") == b"{}"
+    assert checkpoint.read_file("no.json") is None
+
+
+def test_a_part_that_is_gone_is_a_loss_of_the_cluster_not_of_the_loop(disk: Disk) -> None:
+    checkpoint = on_node(disk, {0: ["one"]})
+    with pytest.raises(InfrastructureError, match=f"the copy of {NAME} on node one is gone"):
+        checkpoint.read_file("rows.json")
+    with pytest.raises(InfrastructureError, match=f"the copy of {NAME} on node one is gone"), checkpoint.as_directory():
+        pass
 
 
 def test_an_earlier_generation_of_the_run_goes_and_another_run_stays(disk: Disk, source: Path) -> None:

@@ -37,7 +37,7 @@ NAME = "checkpoint_a001_000001"
 
 
 def test_plan_and_records_come_back_as_they_were() -> None:
-    record = Record(NAME, 7, 3, {0: ["one", "two"], 12: ["two"]}, {"loss": 0.5})
+    record = Record(NAME, 7, 3, {0: ["one", "two"], 12: ["two"]}, {"loss": 0.5}, {0: "ab", 12: "cd"})
     assert parse_records(dump_records([record], b"{}\n")) == ([record], b"{}\n")
     assert parse_records(None) == ([], b"")
     plan = Plan(7, 3, record, {"one": "two"})
@@ -59,6 +59,17 @@ def spec_with(tmp_path: Path, tier: LocalTier | None = None, **fields: Any) -> T
         **fields.pop("run_config", {}),
     )
     return TrainSpec(train_loop_per_worker="devtools.steps:counting_loop", run_config=run_config, **fields)
+
+
+def test_the_folder_for_temporary_files_is_that_of_the_workers(tmp_path: Path) -> None:
+    """The driver reads and removes what they keep, but has other variables."""
+    run_config = {"worker_runtime_env": {"env_vars": {"TMP": "/third", "TMPDIR": "/first"}}}
+    found = tier_options(context(tmp_path, spec=spec_with(tmp_path, run_config=run_config)), 0)
+    assert found is not None
+    assert found.folder == "/first"
+    given = tier_options(context(tmp_path, spec=spec_with(tmp_path, LocalTier(folder="/given"), run_config=run_config)), 0)
+    assert given is not None
+    assert given.folder == "/given"
 
 
 def test_each_run_has_a_key_of_its_own(tmp_path: Path) -> None:
@@ -136,6 +147,7 @@ class PlayedGroup:
     def __init__(self) -> None:
         self.news: list[tuple[int, dict[str, Any]]] = []
         self.registered: list[str] = []
+        self.warned: list[str] = []
         self._registered = SimpleNamespace(_current_report_index=0)
         self.callback: TierCallback | None = None
 
@@ -168,6 +180,7 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Played:
         stored=lambda name, index, metrics: stored.append((name, index)),
     )
     options = TierOptions("ab-0", 2, True, None)
+    journal.warn = group.warned.append
     group.callback = TierCallback(options, journal, RunDir.at(str(tmp_path)), 1)
     group.callback._records = []
     group.callback.after_worker_group_start(group)
@@ -175,7 +188,7 @@ def played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Played:
 
 
 def kept(name: str, number: int) -> dict[str, Any]:
-    return {"kept": number, "name": name, "ordinal": number, "on": True}
+    return {"kept": number, "name": name, "ordinal": number, "digest": f"digest of {name}"}
 
 
 def test_a_checkpoint_that_is_on_storage_before_its_report_is_registered_counts(played: Played) -> None:
@@ -205,7 +218,7 @@ def test_a_checkpoint_is_registered_once_all_ranks_have_brought_theirs(played: P
 def test_what_one_rank_could_not_keep_is_no_checkpoint_of_the_nodes(played: Played) -> None:
     """Its disk is full, so its part went to storage."""
     group, tier, stored = played
-    group.news += [(0, {"stored": NAME, "whole": False}), (0, {**kept(NAME, 1), "on": False})]
+    group.news += [(0, {"stored": NAME, "whole": False}), (0, {**kept(NAME, 1), "digest": ""})]
     group.report({"loss": 0.5})
     tier.after_worker_group_poll_status(None)
     assert tier._records == []
@@ -220,6 +233,23 @@ def test_the_newest_three_are_recorded(played: Played) -> None:
     assert [record.ordinal for record in tier._records or []] == [3, 4, 5]
     group.report({"loss": 0.0})
     assert len(tier._records or []) == 3, "a report without a checkpoint"
+
+
+def test_only_what_may_reach_storage_is_remembered_until_it_does(played: Played) -> None:
+    group, tier, _ = played
+    for number in range(1, 101):
+        group.news.append((0, kept(f"checkpoint_a001_{number:06}", number)))
+        group.report({"loss": 1 / number})
+    assert [record.ordinal % 2 for record in tier._to_storage.values()] == [0] * 50, "every second one"
+
+
+def test_ranks_that_name_a_checkpoint_differently_are_told_so(played: Played) -> None:
+    group, tier, _ = played
+    group.news += [(0, kept("mine_a001_000001", 1)), (1, kept(NAME, 1))]
+    group.report({"loss": 0.5})
+    assert (tier._records, tier._to_storage) == ([], {})
+    (warned,) = group.warned
+    assert warned.startswith(f"checkpoint_dir_name: got mine_a001_000001 and {NAME}; expected the same on all ranks")
 
 
 def test_a_copy_that_a_dead_worker_could_not_tell_of_is_found(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

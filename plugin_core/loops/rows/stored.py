@@ -49,9 +49,13 @@ def read(checkpoint: Any, order: Order) -> Position:
     if checkpoint is None:
         return Position()
     path = posixpath.join(checkpoint.path, FILE)
-    data = _content(checkpoint.filesystem, path)
+    # a checkpoint on the nodes has a folder for each rank; it is always this run's
+    on_nodes = hasattr(checkpoint, "read_file")
+    data = checkpoint.read_file(FILE) if on_nodes else _content(checkpoint.filesystem, path)
+    if data is not None and len(data) > _MAX_BYTES:
+        raise StorageError(f"{path} is damaged: it is larger than {_MAX_BYTES:,} bytes")
     if data is None:
-        if posixpath.basename(posixpath.dirname(checkpoint.path.rstrip("/"))) == run_name():
+        if on_nodes or posixpath.basename(posixpath.dirname(checkpoint.path.rstrip("/"))) == run_name():
             raise SpecError(
                 f"rows: got the checkpoint {checkpoint.path}, which has no {FILE}; expected one made with"
                 " report(…, rows=…) or rows.save(folder)"
@@ -94,10 +98,8 @@ def _content(filesystem: Any, path: str) -> bytes | None:
     try:
         with filesystem.open_input_stream(path) as stream:
             data: bytes = stream.read(_MAX_BYTES + 1)
+            return data
     except FileNotFoundError:
         return None
     except OSError as exc:
         raise StorageError(f"{path} cannot be read: {exc}") from exc
-    if len(data) > _MAX_BYTES:
-        raise StorageError(f"{path} is damaged: it is larger than {_MAX_BYTES:,} bytes")
-    return data

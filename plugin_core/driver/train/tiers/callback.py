@@ -103,7 +103,7 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         alive = _alive()
         where: dict[int, list[str]] = {rank: [] for rank in record.nodes}
         known = {node: [rank for rank, nodes in record.nodes.items() if node in nodes] for node in alive}
-        for node, rank, problem in self._asked(record.name, known):
+        for node, rank, problem in self._asked(record, known):
             if problem:
                 self._journal.warn(f"the copy of {record.name} (rank {rank}) on node {node[:12]} cannot be used: {problem}")
             else:
@@ -111,21 +111,22 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         # a worker may have died before it could say that its peer has the part too
         lost = [rank for rank in where if not where[rank]]
         others = {node: [rank for rank in lost if node not in record.nodes[rank]] for node in alive}
-        for node, rank, problem in self._asked(record.name, others):
+        for node, rank, problem in self._asked(record, others):
             if not problem:
                 where[rank].append(node)
         return where if all(where.values()) else None
 
-    def _asked(self, name: str, ranks: Mapping[str, list[int]]) -> Iterator[tuple[str, int, str]]:
+    def _asked(self, record: Record, ranks: Mapping[str, list[int]]) -> Iterator[tuple[str, int, str]]:
         """For each node and rank: what is wrong with that part there."""
         nodes = [node for node in ranks if ranks[node]]
-        answers = parallel(lambda node: self._ask(node, name, ranks[node]), nodes)
+        digests = {node: {rank: record.digests.get(rank, "") for rank in ranks[node]} for node in nodes}
+        answers = parallel(lambda node: self._ask(node, record.name, digests[node]), nodes)
         for node, problems in zip(nodes, answers, strict=True):
             for rank in ranks[node]:
                 yield node, rank, problems[rank] if problems is not None else "the node does not answer"
 
-    def _ask(self, node: str, name: str, ranks: list[int]) -> dict[int, str] | None:
-        return call_on(node, functools.partial(self._disk(node).problems, name, ranks), CHECK_S)
+    def _ask(self, node: str, name: str, digests: dict[int, str]) -> dict[int, str] | None:
+        return call_on(node, functools.partial(self._disk(node).problems, name, digests), CHECK_S)
 
     def _disk(self, node: str) -> Disk:
         return Disk(self._options.folder, node, self._options.key)
@@ -155,10 +156,20 @@ class TierCallback(ReportCallback, WorkerGroupCallback):
         if not kept:
             return
         one = kept[min(kept)]
+        if names := sorted({each["name"] for each in kept.values()} - {one["name"]}):
+            self._journal.warn(
+                f"checkpoint_dir_name: got {one['name']} and {names[0]}; expected the same on all ranks, with local_tier."
+                " The checkpoint is not used"
+            )
+            return
         nodes = {rank: [self._nodes[rank]] for rank in kept}
-        record = Record(one["name"], self._journal.index + 1, one["ordinal"], nodes, metrics[0] if metrics else {})
-        self._to_storage[record.name] = record
-        if all(each["on"] and each["name"] == record.name for each in kept.values()):
+        digests = {rank: each["digest"] for rank, each in kept.items()}
+        index = self._journal.index + 1
+        record = Record(one["name"], index, one["ordinal"], nodes, metrics[0] if metrics else {}, digests)
+        on_nodes = all(each["digest"] for each in kept.values())
+        if not on_nodes or record.ordinal % self._options.storage_every == 0:
+            self._to_storage[record.name] = record
+        if on_nodes:
             assert self._records is not None
             self._records = [*self._records, record][-KEPT:]
             self._has_new = True

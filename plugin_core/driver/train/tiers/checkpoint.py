@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,21 @@ class NodesCheckpoint(Checkpoint):
             shutil.copytree(folder, target, dirs_exist_ok=True)
         return target
 
+    def read_file(self, name: str) -> bytes | None:
+        """One of its files, from whichever rank wrote it; None if no rank did. A part on this node saves a copy of all."""
+        here = [rank for rank, nodes in self.record.nodes.items() if self._disk.node in nodes]
+        for rank in here:
+            part = self._disk.part(self.record.name, rank)
+            if not part.is_dir():
+                raise self._gone(self._disk.node, f"{part} was removed")
+            with suppress(FileNotFoundError):
+                return (part / name).read_bytes()
+        if len(here) == len(self.record.nodes):
+            return None
+        with self.as_directory() as folder, suppress(FileNotFoundError):
+            return Path(folder, name).read_bytes()
+        return None
+
     def get_metadata(self) -> dict[str, Any]:
         with self.as_directory() as folder:
             found: dict[str, Any] = Checkpoint(folder).get_metadata()
@@ -55,13 +70,17 @@ class NodesCheckpoint(Checkpoint):
         folder.mkdir()
         name = self.record.name
         for rank, nodes in self.record.nodes.items():
-            if self._disk.node in nodes:
-                shutil.copytree(self._disk.part(name, rank), folder, dirs_exist_ok=True)
-                continue
+            node = self._disk.node if self._disk.node in nodes else nodes[0]
             try:
-                for piece in fetch(replace(self._disk, node=nodes[0]), name, rank):
-                    write_chunk(folder, *piece)
-            except RayError as exc:
-                raise InfrastructureError(f"the copy of {name} on node {nodes[0][:12]} is gone: {exc}") from None
+                if node == self._disk.node:
+                    shutil.copytree(self._disk.part(name, rank), folder, dirs_exist_ok=True)
+                else:
+                    for piece in fetch(replace(self._disk, node=node), name, rank):
+                        write_chunk(folder, *piece)
+            except (RayError, OSError) as exc:
+                raise self._gone(node, exc) from None
         if what := mismatch(folder):
             raise InfrastructureError(f"the copy of {name} on the nodes is damaged: {what}")
+
+    def _gone(self, node: str, why: object) -> InfrastructureError:
+        return InfrastructureError(f"the copy of {self.record.name} on node {node[:12]} is gone: {why}")

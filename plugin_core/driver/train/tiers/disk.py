@@ -5,6 +5,7 @@ A rank's part is renamed into place once it is complete. It has a manifest, like
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -49,16 +50,17 @@ class Disk:
         try:
             make_own(self._root, f"local_tier: {self._root} belongs to another user; expected a folder of this one")
             self.place.mkdir(parents=True, exist_ok=True)
+            os.utime(self.place)
         except OSError as exc:
             raise StorageError(f"local_tier: {self._root} cannot be written: {exc}") from None
         # what a policy dropped, and runs that nobody continued
         for other in self._root.glob("*/*"):
             with suppress(OSError):
-                same_run = other.name.partition("-")[0] == self.key.partition("-")[0]
-                dropped = same_run and other.name != self.key
+                if other.name == self.key:
+                    continue
+                dropped = other.name.partition("-")[0] == self.key.partition("-")[0]
                 if dropped or other.stat().st_mtime < time.time() - STALE_S:
-                    shutil.rmtree(other, ignore_errors=True)
-                    other.parent.rmdir()
+                    _remove(other)
 
     def part(self, name: str, rank: int) -> Path:
         return self.place / name / f"{rank:05}"
@@ -73,6 +75,9 @@ class Disk:
         return self.part(name, rank)
 
     def new_part(self, name: str, rank: int) -> NewPart:
+        """Also removes what a killed process left of the rank's unfinished parts."""
+        for left in self.place.glob(f"*/.{rank:05}.*"):
+            _remove(left)
         return NewPart(self.part(name, rank))
 
     def prune(self, rank: int, besides: frozenset[str] = frozenset()) -> None:
@@ -80,27 +85,30 @@ class Disk:
         parts = sorted(self.place.glob(f"*/{rank:05}"), key=lambda path: checkpoint_manifest.order(path.parent.name))
         for path in parts[:-KEPT]:
             if path.parent.name not in besides:
-                shutil.rmtree(path, ignore_errors=True)
-                with suppress(OSError):
-                    path.parent.rmdir()
+                _remove(path)
 
     def remove(self) -> None:
         """Remove everything that this machine has of the run, including that of other Ray nodes on it."""
         for place in self._root.glob(f"*/{self.key}"):
-            shutil.rmtree(place, ignore_errors=True)
-            with suppress(OSError):
-                place.parent.rmdir()
+            _remove(place)
 
-    def problems(self, name: str, ranks: list[int]) -> dict[int, str]:
-        """What is wrong with these ranks' parts, read byte by byte; "" if nothing is."""
-        return {rank: self._problem(self.part(name, rank)) for rank in ranks}
+    def digest(self, name: str, rank: int) -> str:
+        """Identifies a part's content, by its manifest. "" if there is none."""
+        lists = sorted((self.part(name, rank) / checkpoint_manifest.FOLDER).glob("*.json"))
+        return hashlib.sha256(b"".join(file.read_bytes() for file in lists)).hexdigest()[:16] if lists else ""
 
-    @staticmethod
-    def _problem(part: Path) -> str:
+    def problems(self, name: str, digests: dict[int, str]) -> dict[int, str]:
+        """What is wrong with these ranks' parts, read byte by byte; "" if nothing is. `digests`: rank → `digest`, or ""
+        where it is not known."""
+        return {rank: self._problem(name, rank, expected) for rank, expected in digests.items()}
+
+    def _problem(self, name: str, rank: int, expected: str) -> str:
         try:
-            if not any((part / checkpoint_manifest.FOLDER).glob("*.json")):
+            if not (found := self.digest(name, rank)):
                 return "it is missing"
-            return checkpoint_manifest.mismatch(part)
+            if expected and found != expected:
+                return "workers that were lost made it"
+            return checkpoint_manifest.mismatch(self.part(name, rank))
         except OSError as exc:
             return str(exc)
 
@@ -119,6 +127,13 @@ class Disk:
                         at += len(data)
                         if not data:
                             break
+
+
+def _remove(folder: Path) -> None:
+    """Remove the folder, and the one around it if that is empty then."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
 
 
 class NewPart:

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.train import Checkpoint, ReportedCheckpoint, ReportedCheckpointStatus
 
 from plugin_core.driver.train.tiers.checkpoint import NodesCheckpoint
-from plugin_core.driver.train.tiers.disk import Disk
+from plugin_core.driver.train.tiers.disk import KEPT, Disk
 from plugin_core.driver.train.tiers.peer import Peer
 from plugin_core.driver.train.tiers.records import Plan, TierOptions, parse_plan, plan_name
 from plugin_core.ray_internals import kv
@@ -47,7 +47,7 @@ class Keeper:
         #: the checkpoint to resume from, if it is on the nodes
         self.resumes = NodesCheckpoint(self.plan.resumes, self._disk) if self.plan.resumes is not None else None
         self._ordinal = self.plan.ordinal
-        self._last: tuple[str, Path | None] | None = None
+        self._last: tuple[str, Path | None, Upload] | None = None
         self._stored = ""
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="to storage")
         self._uploading: Future[None] | None = None
@@ -55,6 +55,8 @@ class Keeper:
         self._pruner = ThreadPoolExecutor(1, thread_name_prefix="removing old checkpoints")
         self._pruning: Future[None] | None = None
         self._to_peer: queue.Queue[str] = queue.Queue(1)
+        #: the checkpoints that are still to be sent
+        self._for_peer: list[str] = []
         self._peer: Peer | None = None
         self._peer_is_behind = False
         self._peer_node = self.plan.peers.get(node) if options.peer else None
@@ -72,41 +74,46 @@ class Keeper:
         the call waits for the previous upload, but not for its own. Raises what an upload raised."""
         self._ordinal += 1
         part = self._kept(checkpoint, name)
+        upload = upload or self._upload
         if self._ordinal % self._every == 0 or part is None:
             if self._uploading is not None:
                 self._uploading.result()
-            store = functools.partial(self._store, name, upload or self._upload)
+            store = functools.partial(self._store, name, upload)
             if part is None:  # the loop may delete its folder
                 store(Path(checkpoint.path))
             else:
                 self._names_uploading = frozenset([name])
                 self._uploading = self._uploads.submit(store, part)
-        self._last = name, part
+        self._last = name, part, upload
         if part is not None:
             if self._pruning is not None:
                 self._pruning.result()
             self._pruning = self._pruner.submit(self._prune)  # deleting large files takes longer than a report may
             self._queue_for_peer(name)
-        tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "on": part is not None})
+        digest = self._disk.digest(name, self._rank) if part is not None else ""
+        tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "digest": digest})
 
     def end(self) -> None:
         """The train function has returned: wait for storage to have the last checkpoint."""
         if self._uploading is not None:
             self._uploading.result()
         if self._last is not None:
-            name, part = self._last
+            name, part, upload = self._last
             if name != self._stored and part is not None:
-                self._store(name, self._upload, part)
+                self._store(name, upload, part)
         elif self.resumes is not None and self._rank == 0:
             # nothing was left to train, but the last worker group ended before storage had it all
             with self.resumes.as_directory() as folder:
                 self._store(self.resumes.record.name, self._upload, Path(folder), whole=True)
         self._pruner.shutdown()
-        if self._peer is not None:
-            self._peer.close()
+        if (peer := self._peer) is not None:  # the thread may give it up
+            peer.close()
 
     def _prune(self) -> None:
-        self._disk.prune(self._rank, self._names_uploading)
+        needed = {*self._names_uploading, *tuple(self._for_peer)}
+        if self.resumes is not None and self._ordinal < self.plan.ordinal + KEPT:
+            needed.add(self.resumes.record.name)  # other ranks may still need it, if this group is lost soon
+        self._disk.prune(self._rank, frozenset(needed))
 
     def _kept(self, checkpoint: Checkpoint, name: str) -> Path | None:
         try:
@@ -123,6 +130,7 @@ class Keeper:
     def _queue_for_peer(self, name: str) -> None:
         if self._peer_node is None:
             return
+        self._for_peer.append(name)
         try:
             if self._peer_is_behind:
                 self._to_peer.put_nowait(name)
@@ -130,6 +138,7 @@ class Keeper:
                 self._to_peer.put(name, timeout=PEER_WAIT_S)
         except queue.Full:
             self._peer_is_behind = True
+            self._for_peer.remove(name)
             logger.warning("local_tier: the peer of this node is behind; %s is not copied there", name)
 
     def _send(self, node: str) -> None:
@@ -139,7 +148,9 @@ class Keeper:
                 self._peer = self._peer or Peer(self._disk, node)
                 self._peer.send(name, self._rank)
                 tell(self._context, {"peered": name, "node": node})
+                if self._to_peer.empty():
+                    self._peer_is_behind = False
             except (RayError, OSError) as exc:
                 self._peer = None
                 logger.warning("local_tier: %s was not copied to node %s: %s", name, node[:12], exc)
-            self._peer_is_behind = False
+            self._for_peer.remove(name)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which Ray's head keeps the records of a run that nobody continues.
 KEPT_S = 30 * 86_400
+#: The variables that name the folder for temporary files, in the order of Python's `tempfile`.
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 
 
 @dataclass(frozen=True)
@@ -44,25 +46,30 @@ def tier_options(context: StepContext, dropped: int) -> TierOptions | None:
     key = (file.read() or b"").decode(errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", key):
         raise StorageError(f"{file.uri} is damaged; expected 32 hexadecimal digits")
-    return TierOptions(f"{key}-{dropped}", tier.storage_every, tier.peer, tier.folder)
+    # the driver reads and removes there too, but has the variables of the job, not those of the workers alone
+    workers = (context.spec.run_config.worker_runtime_env or {}).get("env_vars", {})
+    folder = tier.folder or next((workers[name] for name in TEMPORARY if name in workers), None)
+    return TierOptions(f"{key}-{dropped}", tier.storage_every, tier.peer, folder)
 
 
 @dataclass
 class Record:
     """A checkpoint that all ranks have kept. `index`: that of its report, see `journal_callback`. `ordinal`: counts
     checkpoints as `index` counts reports. `nodes`: for each rank that has a part, the nodes that have it. `metrics`:
-    rank 0's."""
+    rank 0's. `digests`: rank → `Disk.digest`; workers that were lost may have left a part of the same name."""
 
     name: str
     index: int
     ordinal: int
     nodes: dict[int, list[str]]
     metrics: dict[str, Any] = field(default_factory=dict)
+    digests: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Record:
         nodes = {int(rank): list(nodes) for rank, nodes in given["nodes"].items()}
-        return cls(given["name"], given["index"], given["ordinal"], nodes, given["metrics"])
+        digests = {int(rank): digest for rank, digest in given.get("digests", {}).items()}
+        return cls(given["name"], given["index"], given["ordinal"], nodes, given["metrics"], digests)
 
 
 @dataclass(frozen=True)
