@@ -155,7 +155,7 @@ class Observer:
         self._whole_run = intent.whole_run
         if self.since_attempt is None:
             self.since_attempt = last = attempts.latest
-            # if it is alive it is ours from now on, unless it was told to stop
+            # unless its end was recorded or it was told to stop, it may be alive, and is ours from now on
             if last > intent.cancel_through and await self._threads(self.rundir.end, last) is None:
                 self.since_attempt -= 1
         return self.limits
