@@ -1,8 +1,8 @@
 """A small asynchronous client for Ray's Jobs API (REST, through aiohttp), with what a supervisor needs.
 
-Ray's responses are translated only here: a missing response raises ClusterUnreachableError, a rejection
-ClusterRefusedError. Ray's own client is synchronous and imports Ray; it is used only to upload local `runtime_env`
-folders.
+Ray's responses are translated only here: a missing response, or one that is not Ray's, raises ClusterUnreachableError, a
+rejection ClusterRefusedError. Ray's own client is synchronous and imports Ray; it is used only to upload local
+`runtime_env` folders.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from plugin_core.clusters.job_info import TERMINAL as TERMINAL
+from plugin_core.clusters.job_info import JobInfo as JobInfo
+from plugin_core.clusters.job_info import job_of
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError
 from plugin_core.ray_internals.upload import upload_folders
 from plugin_core.specs.working_folders import local_folders
@@ -22,30 +24,11 @@ from plugin_core.specs.working_folders import local_folders
 if TYPE_CHECKING:
     import aiohttp
 
+T = TypeVar("T")
 #: Seconds for one request including the connection; for a log stream, until the next bytes.
 REQUEST_TIMEOUT_S = 15.0
 #: Seconds after which the cluster ends a log stream.
 LOG_TIMEOUT_S = 3600
-TERMINAL = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
-
-
-@dataclass(frozen=True)
-class JobInfo:
-    """A job in the Jobs API. `status`: Ray's status. `driver_id`: Ray's id for its driver (which Ray also calls a job).
-    `node_id`: the node that has its log."""
-
-    submission_id: str
-    status: str
-    message: str = ""
-    error_type: str = ""
-    exit_code: int | None = None
-    metadata: dict[str, str] | None = None
-    driver_id: str = ""
-    node_id: str = ""
-
-    @property
-    def terminal(self) -> bool:
-        return self.status in TERMINAL
 
 
 class JobsClient:
@@ -89,17 +72,16 @@ class JobsClient:
 
     async def version(self) -> dict[str, str]:
         """`ray_version` and `session_name`, which identifies the head's incarnation."""
-        answer = await self._request("GET", "/api/version")
-        if not isinstance(answer, dict) or "ray_version" not in answer:
+        try:
+            return await self._get("/api/version", lambda data: {**data, "ray_version": data["ray_version"]})
+        except OtherAnswerError as exc:
             raise ClusterRefusedError(
                 f"cluster: got {self.address}, which has no Ray Jobs API; expected the URL of a Ray dashboard"
-            )
-        return answer
+            ) from exc
 
     async def nodes(self) -> list[dict[str, Any]]:
         """The live nodes; `resources_total` is in Ray's units (memory in bytes)."""
-        answer = await self._request("GET", "/api/v0/nodes?detail=1")
-        nodes: list[dict[str, Any]] = answer["data"]["result"]["result"]
+        nodes = await self._get("/api/v0/nodes?detail=1", _listed)
         return [node for node in nodes if node.get("state") == "ALIVE"]
 
     async def submit(
@@ -151,15 +133,14 @@ class JobsClient:
     async def job(self, submission_id: str) -> JobInfo | None:
         """The job, or None if the cluster definitely has no job with that id."""
         try:
-            data = await self._request("GET", f"/api/jobs/{quote(submission_id, safe='')}")
+            return await self._get(f"/api/jobs/{quote(submission_id, safe='')}", job_of)
         except ApiError as exc:
             if exc.status == 404:
                 return None
             raise
-        return _job(data)
 
     async def jobs(self) -> list[JobInfo]:
-        return [_job(data) for data in await self._request("GET", "/api/jobs/")]
+        return await self._get("/api/jobs/", lambda data: [job_of(each) for each in data])
 
     async def has_live_actors(self, job: JobInfo) -> bool:
         """Whether any actor of the job's driver is alive. Detached actors do not count: Ray itself shares them. False
@@ -170,8 +151,7 @@ class JobsClient:
         params = [("limit", "1000"), ("detail", "1")]
         for key, (predicate, value) in query.items():
             params += [("filter_keys", key), ("filter_predicates", predicate), ("filter_values", value)]
-        answer = await self._request("GET", "/api/v0/actors", params=params)
-        return any(not actor.get("is_detached") for actor in answer["data"]["result"]["result"])
+        return any(not actor.get("is_detached") for actor in await self._get("/api/v0/actors", _listed, params=params))
 
     async def stop(self, submission_id: str) -> None:
         """Ask a job to stop; a no-op if it has ended or is unknown."""
@@ -212,8 +192,19 @@ class JobsClient:
             async with self._opened.request(method, self.address + path, allow_redirects=False, **kwargs) as response:
                 await self._check(response)
                 if "json" not in response.content_type:
-                    return await response.text()
-                return await response.json()
+                    return await response.read()
+                try:
+                    return await response.json()
+                except ValueError as exc:
+                    raise OtherAnswerError(self.address, "JSON that cannot be read") from exc
+
+    async def _get(self, path: str, read: Callable[[Any], T], **kwargs: Any) -> T:
+        """What `read` makes of the JSON there."""
+        data = await self._request("GET", path, **kwargs)
+        try:
+            return read(data)
+        except (AttributeError, LookupError, TypeError, ValueError) as exc:
+            raise OtherAnswerError(self.address, "not the expected data") from exc
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status in (401, 403):
@@ -224,7 +215,11 @@ class JobsClient:
             )
         if response.status >= 400:
             path = response.url.path
-            raise ApiError(response.status, (await response.text())[:2000], self.address + path)
+            raise ApiError(response.status, (await response.text(errors="replace"))[:2000], self.address + path)
+        if response.status >= 300:
+            raise OtherAnswerError(self.address, f"a redirect ({response.status})")
+        if response.content_type == "text/html":
+            raise OtherAnswerError(self.address, "an HTML page")
 
     @contextmanager
     def _our_errors(self) -> Iterator[None]:
@@ -318,20 +313,19 @@ class ApiError(ClusterUnreachableError):
         self.text = text
 
 
+class OtherAnswerError(ClusterUnreachableError):
+    """Something else answers in the API's place, such as a gateway that asks for a login. That says nothing about a job."""
+
+    def __init__(self, address: str, what: str):
+        super().__init__(f"cluster: {address} did not answer as Ray's Jobs API does: {what}; a gateway may ask for a login")
+        self.args = address, what
+
+
 def _check_header(field: str, value: str) -> None:
     """Also checks a token from the environment: aiohttp would reject it, but not with one of our errors."""
     if not value.isprintable():
         raise SpecError(f"{field}: got text with a control character; expected text without control characters")
 
 
-def _job(data: dict[str, Any]) -> JobInfo:
-    return JobInfo(
-        submission_id=data.get("submission_id") or "",
-        status=data["status"],
-        message=data.get("message") or "",
-        error_type=data.get("error_type") or "",
-        exit_code=data.get("driver_exit_code"),
-        metadata=data.get("metadata") or {},
-        driver_id=data.get("job_id") or (data.get("driver_info") or {}).get("id") or "",
-        node_id=data.get("driver_node_id") or "",
-    )
+def _listed(data: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**item} for item in data["data"]["result"]["result"]]

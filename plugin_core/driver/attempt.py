@@ -37,6 +37,7 @@ from plugin_core.errors import (
     StorageError,
 )
 from plugin_core.runs import timeline, timings
+from plugin_core.runs.code import VARIABLE as CODE_VARIABLE
 from plugin_core.runs.code import hold
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import AttemptEnd, RunDir
@@ -245,7 +246,8 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         os._exit(error.exit_code)
 
     try:
-        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), code, own_job=True)
+        expected = os.environ.get(CODE_VARIABLE) or code
+        result = run_attempt(rundir, attempt, _connect_job, stop, signal_pipe(), expected, own_job=True)
     except RayTrainWorkflowsError as exc:
         print(ENDED_WITH, masking.masked(exc.details), sep="\n", file=sys.stderr)
         print(masking.masked(f"{type(exc).__name__}: {exc.message}"), file=sys.stderr)

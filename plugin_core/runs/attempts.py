@@ -1,7 +1,7 @@
 """The folder `.step/attempts/`: one listing tells a driver or orchestrator everything that may have changed.
 
     NNN.json                  receipt of attempt NNN, and fencing token    (orchestrator, create if absent)
-    NNN.end.json              how it ended, and why                        (driver; create if absent)
+    NNN.end.json              how it ended, and why                        (driver, or who finds it dead; create if absent)
     NNN.beat.json             heartbeat: a counter and the phase           (driver)
     NNN.links.json            links to its tracking runs                   (driver)
     NNN.phases.json           its phases so far, and when each began       (driver)

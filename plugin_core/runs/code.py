@@ -18,12 +18,18 @@ SPEC, PAYLOAD, SOURCES = CODE
 #: Fields that another call of the same step may change while the job is pending. Both sides of a submission, of any
 #: versions, must exclude the same fields: do not change these.
 _FREE = frozenset({"limits", "tracking", "run_config", "report_all_ranks", "world_check"})
+#: All fields that another call may change by now. A driver of an earlier version knows only the digest without `_FREE`, its
+#: argument. So the digest without these is passed as an environment variable, which such a driver ignores.
+_FREE_NOW = _FREE | {"hang_detection", "failure_policy"}
+VARIABLE = "RAYTRAIN_CODE"
 
 
-def digest(rundir: RunDir) -> str:
-    """The digest of the run's code, for submission. Raises SpecError if another user may have written it."""
+def digests(rundir: RunDir) -> tuple[str, str]:
+    """The digests of the run's code, for submission: the driver's argument, and its `VARIABLE`. Raises SpecError if another
+    user may have written it."""
     rundir.check_owner()
-    return _digest(_read(rundir))
+    files = _read(rundir)
+    return _digest(files, _FREE), _digest(files, _FREE_NOW)
 
 
 def hold(rundir: RunDir, expected: str) -> None:
@@ -32,7 +38,7 @@ def hold(rundir: RunDir, expected: str) -> None:
     Raises InfrastructureError if they changed since submission. "" skips the check: the job of an older orchestrator.
     """
     files = _read(rundir)
-    if expected and _digest(files) != expected:
+    if expected and expected not in (_digest(files, _FREE), _digest(files, _FREE_NOW)):
         raise InfrastructureError(
             f"{rundir.uri}: spec.json, payload.pkl or code.zip in .step/ has changed since this job was submitted"
         )
@@ -41,7 +47,7 @@ def hold(rundir: RunDir, expected: str) -> None:
 
 def of_held(rundir: RunDir) -> str:
     """The digest of the code that `hold` keeps; "" if there is none."""
-    return _digest(rundir.held) if rundir.held is not None else ""
+    return _digest(rundir.held, _FREE_NOW) if rundir.held is not None else ""
 
 
 def _read(rundir: RunDir) -> dict[str, bytes]:
@@ -54,16 +60,16 @@ def _read(rundir: RunDir) -> dict[str, bytes]:
     return files
 
 
-def _digest(files: dict[str, bytes]) -> str:
+def _digest(files: dict[str, bytes], free: frozenset[str]) -> str:
     record = json.loads(files[SPEC])
     spec = record.get("spec", {})
     environment = (spec.get("run_config") or {}).get("worker_runtime_env")
-    named = json.dumps([_fixed(spec), environment, record.get("code")], sort_keys=True)
+    named = json.dumps([_fixed(spec, free), environment, record.get("code")], sort_keys=True)
     parts = [named.encode(), files.get(PAYLOAD, b""), files.get(SOURCES, b"")]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in spec.items() if name not in _FREE}
-    parts = {name: _fixed(kept[name]) for name in ("train", "evaluate") if isinstance(kept.get(name), dict)}
+def _fixed(spec: dict[str, Any], free: frozenset[str]) -> dict[str, Any]:
+    kept = {name: value for name, value in spec.items() if name not in free}
+    parts = {name: _fixed(kept[name], free) for name in ("train", "evaluate") if isinstance(kept.get(name), dict)}
     return {**kept, **parts}

@@ -3,7 +3,7 @@
 It holds the run's complete state, so a run can be inspected without its orchestrator or cluster:
 
     .step/spec.json, payload.pkl, code.zip   what runs                           (orchestrator)
-    .step/request.json                       the engine request that it serves   (orchestrator)
+    .step/request.json                       the engine's requests that it serves (orchestrator)
     .step/attempts/…                         each attempt's receipt, heartbeat and end; cancels (see `attempts`)
     .step/told/READER.json                   read positions in journal and log   (orchestrators)
     .step/journal/NNN-SSSSSSS.jsonl          every report                        (Ray Train controller)
@@ -23,7 +23,7 @@ import hashlib
 import json
 import platform
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from plugin_core.errors import REFUSED, PayloadError, SpecChangedError, SpecError, StorageError
@@ -36,6 +36,7 @@ from plugin_core.runs.attempts import Position as Position
 from plugin_core.runs.attempts import Receipt as Receipt
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.names import run_name as run_name
+from plugin_core.runs.requests import Request as Request
 from plugin_core.runs.spec_record import CODE_BYTES, changed_fields, code_alone, make_record
 from plugin_core.specs import SCHEMA, StepSpec, parse_spec
 from plugin_core.specs.functions import unpickle_functions
@@ -49,14 +50,6 @@ T = TypeVar("T")
 CHILDREN = "_children"
 #: The files under `.step/` that define what runs.
 CODE = ("spec.json", "payload.pkl", "code.zip")
-
-
-@dataclass(frozen=True)
-class Request:
-    """The last request for the run (see `generations`), and the request whose result was delivered; "" for none."""
-
-    asked: str = ""
-    delivered: str = ""
 
 
 class RunDir:
@@ -209,11 +202,11 @@ class RunDir:
         return self._read_as(Request, "request.json") or Request()
 
     def ask(self, request: str) -> None:
-        self._write_json("request.json", asdict(replace(self.request(), asked=request)))
+        self._write_json("request.json", asdict(self.request().asked_by(request)))
 
     def deliver(self, request: str) -> None:
-        """Record that the result was delivered for this request; the next request starts a new generation."""
-        self._write_json("request.json", asdict(Request(request, request)))
+        """Record that the result was delivered for this request; the next new request starts a new generation."""
+        self._write_json("request.json", asdict(replace(self.request().asked_by(request), delivered=request)))
 
     # ---- attempts
 

@@ -116,9 +116,11 @@ def _closed(ledger: Ledger, rundir: RunDir, attempt: int, times: Mapping[str, fl
     if attempt < ledger.attempt:
         return ledger
     ended = times.get(f"{FOLDER}/{file_name(attempt, 'end')}")
-    if ended is not None and (end := rundir.end(attempt)) is not None:
-        return ledger.ended(ended, end.outcome == "succeeded")
     beat = times.get(f"{FOLDER}/{file_name(attempt, 'beat')}")
+    if ended is not None and (end := rundir.end(attempt)) is not None:
+        if beat is not None and ended - max(beat, ledger.until) > SILENT_S:
+            ended = beat  # who found it dead recorded that later; what counts is its last sign of life
+        return ledger.ended(ended, end.outcome == "succeeded")
     now = time.time()
     if last and now - max(beat or 0.0, ledger.until) < (WAITING_S if beat is None else SILENT_S):
         return ledger.at(now)

@@ -48,6 +48,8 @@ TERMINAL = frozenset({Job.SUCCEEDED, Job.FAILED, Job.STOPPED})
 OUT_OF_SIGHT = frozenset({Job.UNREACHABLE, Job.OTHER_INCARNATION})
 #: Exit codes of a driver that rejected its storage or a shell that found no Python: another attempt would fail the same.
 NEVER_BEGAN = frozenset({SpecError.exit_code, 126, 127})
+#: Ray's error type of a job that never got a driver.
+SETUP_FAILED = "RUNTIME_ENV_SETUP_FAILURE"
 
 #: What Python says about `-m plugin_core.driver` if our package is not installed.
 NOT_INSTALLED = "Error while finding module specification for 'plugin_core.driver'"
@@ -120,6 +122,15 @@ def decide(seen: Observed) -> Action:
     if action.do is Do.SUBMIT_NEXT and seen.elsewhere and seen.job in OUT_OF_SIGHT:
         return replace(action, moves_on=True)
     return action
+
+
+def is_over(seen: Observed) -> bool:
+    """Whether the attempt is known to be over, although it may not have said so. An unreachable cluster proves nothing."""
+    if seen.actors_alive:
+        return False
+    if seen.job is Job.FAILED and seen.job_error_type == SETUP_FAILED:
+        return True
+    return seen.job in (*TERMINAL, Job.OTHER_INCARNATION) and (seen.driver_ended or seen.heartbeat_silent)
 
 
 def _decide(seen: Observed) -> Action:
@@ -200,7 +211,7 @@ def _ended(seen: Observed, end: AttemptEnd) -> Action:
 
 
 def _terminal_without_end(seen: Observed) -> Action:
-    if seen.job_exit_code == EXIT_NOT_SHARED:
+    if seen.job_exit_code == EXIT_NOT_SHARED and seen.ours:
         why = (
             "run_config.storage_path: the job on the cluster does not find the run there, so this path is not shared with"
             " the cluster; expected storage that both sides can access (s3://, or a shared file system)"
@@ -214,7 +225,7 @@ def _terminal_without_end(seen: Observed) -> Action:
             " ship_package=True"
         )
         return Action(Do.FAIL, why, "spec_error")
-    if seen.job_error_type == "RUNTIME_ENV_SETUP_FAILURE":
+    if seen.job_error_type == SETUP_FAILED and seen.ours:
         return Action(Do.FAIL, f"runtime_env: the cluster failed to set it up: {seen.job_message[-500:]}", "spec_error")
     never_began = seen.job_exit_code == EXIT_NOT_HANDED_OVER
     if not (seen.heartbeat_silent or seen.driver_ended or never_began):

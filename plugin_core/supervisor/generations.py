@@ -6,6 +6,8 @@ this: the same for all retries of one request, a new one when a person asks agai
 * a retry, and a person's request after a failure, continue the same run;
 * a person's request after the result was delivered starts a new generation, `<name>.gN`; earlier ones are kept.
 
+A request is a person's if the run does not know it yet. Two runs of an engine may share a run by its name: it knows both's.
+
 Changes since the run started also matter. A different spec is a different training: a person's request starts a new
 generation with it, a retry is rejected with the names of the changed fields. Code alone may change, since people fix it
 after a failure: a person's request continues from the last checkpoint with the new code, a retry with the run's original
@@ -61,7 +63,7 @@ def lay_down(spec: StepSpec, request: str | None, current: RunDir | None = None)
 
 def _chosen(spec: StepSpec, rundir: RunDir, request: str) -> tuple[RunDir, str]:
     before = rundir.request()
-    by_a_person = before.asked not in ("", request)
+    by_a_person = before.is_new(request)
     if by_a_person and before.delivered:
         return _next(spec, rundir, "the step is started again after its result was returned")
     try:

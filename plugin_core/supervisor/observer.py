@@ -77,6 +77,7 @@ class Observer:
         self._started = time.monotonic()
         self._beat: tuple[Any, float] = (None, self._started)
         self._answered = False
+        self._asked_about = 0
         self._unreachable_since: float | None = None
         self._embedded = False
         self._pending_since: float | None = None
@@ -109,6 +110,8 @@ class Observer:
             attempt = receipt.attempt
             superseded = attempt > max(self.attempt, stored.intent.whole_through)
             self.attempt = attempt
+            if attempt != self._asked_about:  # the attempt before it may have used up the patience with its cluster
+                self._asked_about, self._unreachable_since = attempt, None
             asked = await self._ask(receipt)
         job = asked.job
         self._live_job = job.submission_id if job is not None and asked.state in LIVE else ""
@@ -155,7 +158,7 @@ class Observer:
         self._whole_run = intent.whole_run
         if self.since_attempt is None:
             self.since_attempt = last = attempts.latest
-            # if it is alive it is ours from now on, unless it was told to stop
+            # unless its end was recorded or it was told to stop, it may be alive, and is ours from now on
             if last > intent.cancel_through and await self._threads(self.rundir.end, last) is None:
                 self.since_attempt -= 1
         return self.limits

@@ -21,7 +21,8 @@ from plugin_core.errors import (
     InfrastructureError,
     SpecError,
 )
-from plugin_core.runs.code import digest
+from plugin_core.runs.code import VARIABLE as CODE_VARIABLE
+from plugin_core.runs.code import digests
 from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.ray_versions import check_ray
@@ -120,7 +121,7 @@ class Submitter:
         metadata = {**self._metadata, **commit, **own}
         try:
             client = await self._where.connect()
-            code = await self._threads(digest, self.rundir)
+            code, lasting = await self._threads(digests, self.rundir)
             # Ray passes the entrypoint to a shell. `exec`: the process that Ray sees end, with its exit code, is the driver
             words = [
                 "exec",
@@ -133,7 +134,7 @@ class Submitter:
             handed = await self._hand_over(client, receipt, spec)
             growing = {AUTOSCALING: "1"} if self._where.cluster.autoscaling else {}
             patience = {} if self._where.patience_s is None else {MOVES_ON: f"{self._where.patience_s:g}"}
-            variables = {**JOB_VARIABLES, **growing, **patience, **allowed_here(), **handed}
+            variables = {**JOB_VARIABLES, **growing, **patience, CODE_VARIABLE: lasting, **allowed_here(), **handed}
             runtime_env = spec.with_runtime_env({"env_vars": variables}).runtime_env
             await client.submit(receipt.submission_id, shlex.join(words), await client.upload(runtime_env), metadata)
         except ClusterUnreachableError as exc:

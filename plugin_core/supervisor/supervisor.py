@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable
 
 from plugin_core.clusters.base import Cluster, LocalCluster
 from plugin_core.errors import StepCancelledError, StorageError, from_outcome
+from plugin_core.errors.redaction import redacted
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.specs import StepSpec
 from plugin_core.specs.results import StepResult
 from plugin_core.storage.threads import Threads, run_sync
 from plugin_core.supervisor import timings
-from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide
+from plugin_core.supervisor.decide import TERMINAL, Action, Do, Job, decide, is_over
 from plugin_core.supervisor.ending import see_off
 from plugin_core.supervisor.events import Event, Line, Listener, Log
 from plugin_core.supervisor.follower import Follower
@@ -175,9 +176,12 @@ class Supervisor:
                     await tell_outcome(self.rundir, result, self._tell)
                 return result
             case Do.FAIL:
-                over = (seen.job in TERMINAL or seen.job is Job.ABSENT) and not seen.superseded
-                if action.outcome == "cancelled" and receipt is not None and seen.end is None and over:
-                    await self._threads(self.rundir.record_end, receipt.attempt, AttemptEnd("cancelled", action.why))
+                stopped = action.outcome == "cancelled" and (seen.job in TERMINAL or seen.job is Job.ABSENT)
+                over = (stopped or is_over(seen)) and not seen.superseded
+                if receipt is not None and seen.end is None and over:
+                    # it can no longer say how it ended, and without an end every later call would fail over it again
+                    end = AttemptEnd(action.outcome, redacted(action.why), redacted(action.details), cause=action.cause)
+                    await self._threads(self.rundir.record_end, receipt.attempt, end)
                 if seen.end is not None and seen.job is Job.UNREACHABLE and action.outcome != "cancelled":
                     await see_off(self.rundir, receipt, self._observer, self._follower)
                 if not seen.superseded:

@@ -7,7 +7,7 @@ import pytest
 
 from plugin_core.errors import EXIT_NOT_SHARED, NO_RESOURCES, TERMINATED
 from plugin_core.runs.directory import AttemptEnd
-from plugin_core.supervisor.decide import NOT_INSTALLED, Action, Do, Job, Observed, decide
+from plugin_core.supervisor.decide import NOT_INSTALLED, SETUP_FAILED, Action, Do, Job, Observed, decide, is_over
 
 USER_ERROR = AttemptEnd("user_error", "worker 0: ValueError: no", "Traceback …")
 LOST = AttemptEnd("infrastructure", "a node died")
@@ -134,6 +134,17 @@ TABLE = [
         seen(job=Job.FAILED, job_exit_code=127, ours=False, heartbeat_silent=True),
         Do.SUBMIT_NEXT,
     ),
+    (
+        "storage not shared with an earlier call: retried",
+        seen(job=Job.FAILED, job_exit_code=EXIT_NOT_SHARED, ours=False, driver_ended=True),
+        Do.SUBMIT_NEXT,
+    ),
+    ("its runtime_env cannot be set up: rejected", seen(job=Job.FAILED, job_error_type=SETUP_FAILED), Do.FAIL),
+    (
+        "its runtime_env could not be set up for an earlier call: retried",
+        seen(job=Job.FAILED, job_error_type=SETUP_FAILED, ours=False, heartbeat_silent=True),
+        Do.SUBMIT_NEXT,
+    ),
 ]
 
 
@@ -200,6 +211,24 @@ def test_no_attempt_starts_while_another_job_may_be_alive() -> None:
         assert observed.end is not None or over or never_submitted, observed
         if observed.job is Job.UNREACHABLE and observed.end is None:
             assert observed.gave_up_on_cluster, observed
+
+
+def test_no_attempt_counts_as_over_while_it_may_be_alive() -> None:
+    for observed in EVERYTHING:
+        if is_over(observed):
+            assert observed.job in (Job.SUCCEEDED, Job.FAILED, Job.STOPPED, Job.OTHER_INCARNATION), observed
+            assert observed.driver_ended or observed.heartbeat_silent, observed
+            assert not observed.actors_alive, observed
+
+
+def test_a_failed_attempt_counts_as_over_unless_its_cluster_is_cut_off() -> None:
+    """Otherwise each later call would judge it again, and fail."""
+    for observed in EVERYTHING:
+        action = decide(observed)
+        if observed.actors_alive:
+            continue
+        if action.do is Do.FAIL and action.outcome != "cancelled" and observed.attempt and observed.end is None:
+            assert is_over(observed) or observed.job in (Job.ABSENT, Job.UNASKED, Job.UNREACHABLE), observed
 
 
 def test_nothing_is_started_after_the_deadline() -> None:

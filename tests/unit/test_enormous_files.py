@@ -31,8 +31,8 @@ READERS: dict[str, Callable[[RunDir], object]] = {
     "attempts/001.phases.json": lambda run: run.phases(1),
     "intent.json": RunDir.old_intent,
     "told/me.json": lambda run: run.position("me"),
-    "payload.pkl": code.digest,
-    "code.zip": code.digest,
+    "payload.pkl": code.digests,
+    "code.zip": code.digests,
     "journal/001-0000001.jsonl": History.read,
     "logs/001/driver/0000000000001-000000000000.log": lambda run: KeptLog(run, 1, DRIVER).read(),
 }

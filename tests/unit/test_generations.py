@@ -10,6 +10,7 @@ import pytest
 from plugin_core import RunConfig, TrainSpec
 from plugin_core.errors import SpecChangedError, SpecError
 from plugin_core.runs.directory import AttemptEnd, RunDir
+from plugin_core.runs.requests import MOST, Request
 from plugin_core.specs.results import RunRef, TrainResult
 from plugin_core.supervisor.generations import lay_down, newest_run
 
@@ -156,3 +157,47 @@ def test_a_users_run_named_like_a_generation_is_not_one_and_is_not_overwritten(t
     assert RunDir.at(str(tmp_path / "run.g2")).read_spec().run_config.name == "other"
     with pytest.raises(SpecError, match=r"run_config.name: got 'new.g2'; expected a name without the suffix .gN"):
         lay_down(spec_of(tmp_path).with_name("new.g2"), None)
+
+
+def test_a_retry_of_one_of_two_engine_runs_under_one_name_stays_in_the_run_that_the_other_one_finished(
+    tmp_path: Path,
+) -> None:
+    first, _ = lay_down(spec_of(tmp_path), "monday#0")
+    assert lay_down(spec_of(tmp_path), "tuesday#0")[0].uri == first.uri
+    finish(first)
+    first.deliver("monday#0")
+    assert lay_down(spec_of(tmp_path), "tuesday#0")[0].uri == first.uri
+    first.deliver("tuesday#0")
+    for request in ("monday#0", "tuesday#0"):
+        assert lay_down(spec_of(tmp_path), request)[0].uri == first.uri
+    assert lay_down(spec_of(tmp_path), "monday#1")[0].generation == 2
+
+
+def test_a_retry_of_one_of_two_engine_runs_may_not_change_the_spec(tmp_path: Path) -> None:
+    first, _ = lay_down(spec_of(tmp_path, lr=1), "monday#0")
+    lay_down(spec_of(tmp_path, lr=1), "tuesday#0")
+    first.claim(1, "http://x", "s")
+    with pytest.raises(SpecChangedError):
+        lay_down(spec_of(tmp_path, lr=2), "monday#0")
+    assert lay_down(spec_of(tmp_path, lr=2), "wednesday#0")[0].generation == 2
+
+
+def test_requests_are_read_by_earlier_versions_and_theirs_by_this_one(tmp_path: Path) -> None:
+    first, _ = lay_down(spec_of(tmp_path), "monday#0")
+    lay_down(spec_of(tmp_path), "monday#1")
+    file = tmp_path / "run/.step/request.json"
+    now = json.loads(file.read_text())
+    assert (now["asked"], now["delivered"]) == ("monday#1", "")
+    file.write_text(json.dumps({"asked": "monday#1", "delivered": ""}))
+    assert first.request() == Request("monday#1")
+    file.write_text(json.dumps({"asked": "monday#1", "delivered": "", "added": "by a later version"}))
+    assert first.request() == Request("monday#1")
+
+
+def test_the_kept_requests_are_bounded(tmp_path: Path) -> None:
+    first, _ = lay_down(spec_of(tmp_path), "0")
+    for request in map(str, range(1, MOST + 20)):
+        first.ask(request)
+    assert len(first.request().others) == MOST
+    assert not first.request().is_new("100")
+    assert first.request().is_new("1")

@@ -17,6 +17,8 @@ from plugin_core.clusters.kuberay_json import kuberay_from_json
 from plugin_core.clusters.secrets import VARIABLE, Secrets
 from plugin_core.driver import masking
 from plugin_core.errors import EXIT_NOT_HANDED_OVER, SpecError
+from plugin_core.runs import code as run_code
+from plugin_core.runs.directory import RunDir
 from plugin_core.supervisor.decide import Do, Job, Observed, decide
 from plugin_core.supervisor.follower import Event
 from plugin_core.supervisor.submitter import JOB_VARIABLES
@@ -26,6 +28,11 @@ from tests.support.fake_steps import spec_at
 
 SECRETS = {"A": "of the cluster", "WANDB_API_KEY": "hunter2"}
 FILES = {"DATABRICKS_CONFIG_FILE": "token = hunter2"}
+
+
+def code_of(spec: TrainSpec) -> dict[str, str]:
+    """What each job gets to check its code."""
+    return {run_code.VARIABLE: run_code.digests(RunDir.of(spec))[1]}
 
 
 class TestFiles:
@@ -76,7 +83,7 @@ def test_a_job_gets_a_name_and_the_values_travel_separately(tmp_path: Path) -> N
     ((name, data),) = cluster.packages.items()
     (job,) = cluster.jobs
     assert name == f"raytrain-{job}"
-    assert cluster.runtime_envs == [{"env_vars": {**JOB_VARIABLES, VARIABLE: name, "A": "of the spec"}}]
+    assert cluster.runtime_envs == [{"env_vars": {**JOB_VARIABLES, **code_of(spec), VARIABLE: name, "A": "of the spec"}}]
     handed = Secrets.unpack(data)
     assert (handed.env_vars, handed.env_files) == ({"WANDB_API_KEY": "hunter2"}, FILES)
     assert b"hunter2" not in data[:15], "Ray shows so much of a package that it cannot store"
@@ -89,8 +96,8 @@ def test_a_job_gets_a_name_and_the_values_travel_separately(tmp_path: Path) -> N
 
 def test_a_cluster_without_secrets_hands_nothing_over(tmp_path: Path) -> None:
     with FakeCluster() as cluster:
-        run(spec_at(tmp_path), cluster)
-    assert (cluster.packages, cluster.runtime_envs) == ({}, [{"env_vars": JOB_VARIABLES}])
+        run(spec := spec_at(tmp_path), cluster)
+    assert (cluster.packages, cluster.runtime_envs) == ({}, [{"env_vars": {**JOB_VARIABLES, **code_of(spec)}}])
 
 
 def test_each_attempt_gets_them_again(tmp_path: Path) -> None:
@@ -120,10 +127,11 @@ def test_a_job_that_found_nothing_handed_over_is_followed_by_the_next_attempt() 
 
 
 def test_ray_datas_progress_bars_can_be_turned_on(tmp_path: Path) -> None:
-    shown = {"env_vars": {"RAY_DATA_DISABLE_PROGRESS_BARS": "0"}}
+    shown = {"RAY_DATA_DISABLE_PROGRESS_BARS": "0"}
+    spec = spec_at(tmp_path).model_copy(update={"runtime_env": {"env_vars": shown}})
     with FakeCluster() as cluster:
-        run(spec_at(tmp_path).model_copy(update={"runtime_env": shown}), cluster)
-    assert cluster.runtime_envs == [shown]
+        run(spec, cluster)
+    assert cluster.runtime_envs == [{"env_vars": {**shown, **code_of(spec)}}]
 
 
 @pytest.mark.parametrize(

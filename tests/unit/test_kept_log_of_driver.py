@@ -39,7 +39,7 @@ DRIVER_PROCESS = """
 
 
 def driver_process(tmp_path: Path, what: str) -> tuple[int, RunDir]:
-    from plugin_core.runs.code import digest
+    from plugin_core.runs.code import digests
     from tests.support.fake_steps import spec_at
 
     rundir = RunDir.of(spec := spec_at(tmp_path))
@@ -47,7 +47,7 @@ def driver_process(tmp_path: Path, what: str) -> tuple[int, RunDir]:
     receipt = rundir.claim(1, "address", "incarnation")
     assert receipt is not None
     code = textwrap.dedent(DRIVER_PROCESS).replace("WHAT", what)
-    command = [sys.executable, "-c", code, rundir.uri, receipt.nonce, digest(rundir)]
+    command = [sys.executable, "-c", code, rundir.uri, receipt.nonce, digests(rundir)[0]]
     with (tmp_path / "job-driver.log").open("w") as file:
         file.write("what the job's supervisor wrote\n")
         file.flush()

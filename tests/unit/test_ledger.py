@@ -188,6 +188,24 @@ def test_a_silent_run_counts_until_its_last_sign(run: Written) -> None:
     assert run.ledger() == run.happened()
 
 
+def test_an_end_that_was_recorded_a_day_after_the_last_sign_does_not_make_the_day_repeated_work(run: Written) -> None:
+    first_attempt(run)
+    run.spend("useful", 10.0)
+    run.report(1)
+    run.spend("repeated", 4.0)
+    run.die()
+    run.spend("idle", 86400.0)  # nobody followed the run
+    run.end("infrastructure")
+    run.submit()
+    run.train()
+    run.spend("recovering", 5.0)
+    run.loop()
+    run.spend("useful", 10.0)
+    run.report(2)
+    run.end("succeeded")
+    assert run.ledger() == run.happened()
+
+
 def test_what_hung_is_told_apart_from_the_work_before_it(run: Written) -> None:
     first_attempt(run)
     run.spend("useful", 10.0)

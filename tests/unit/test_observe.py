@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +163,21 @@ def test_a_driver_of_an_earlier_version_is_not_silent(tmp_path: Path) -> None:
 
         assert run_sync(silent()) == [False, False, True]
         run_sync(observer.where.close())
+
+
+def test_each_attempt_has_the_whole_time_for_its_cluster_to_answer_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("plugin_core.supervisor.observer.time", SimpleNamespace(monotonic=lambda: now))
+    limits = Limits(heartbeat_ttl_s=5, unreachable_timeout_s=50)
+    with FakeCluster() as cluster:
+        rundir = run_sync(prepare(spec_at(tmp_path, limits=limits), cluster))
+        cluster.answering = False
+        observer = Observer(rundir, cluster, 0)
+        gave_up = {}
+        for attempt, times in ((1, (1000.0, 1060.0)), (2, (1061.0, 1070.0, 1120.0))):
+            rundir.claim(attempt, cluster.address, cluster.session_name, cluster.identity)
+            for now in times:
+                gave_up[now] = run_sync(observer.look()).seen.gave_up_on_cluster
+    assert gave_up == {1000.0: False, 1060.0: True, 1061.0: False, 1070.0: False, 1120.0: True}
