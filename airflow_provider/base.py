@@ -159,8 +159,9 @@ class RayStepOperator(BaseOperator):
                 return self._hand_over(context, result.reference().to_json())
         if warning := without_triggerer():
             self.log.warning("deferrable: %s", warning)
+        old_cancels = sorted(rundir.old_cancels or ())
         self.defer(
-            trigger=RayStepTrigger(supervisor.rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0),
+            trigger=RayStepTrigger(rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0, old_cancels),
             method_name="execute_complete",
             kwargs={"pages": self.pages},
         )

@@ -97,6 +97,14 @@ class Position:
 
 
 @dataclass(frozen=True)
+class Request:
+    """The last request for the run (see `generations`), and the request whose result was delivered; "" for none."""
+
+    asked: str = ""
+    delivered: str = ""
+
+
+@dataclass(frozen=True)
 class Intent:
     """The cancels of a run. A cancel is never withdrawn; it just does not apply to attempts that start later.
 

@@ -23,7 +23,7 @@ import hashlib
 import json
 import platform
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from plugin_core.errors import REFUSED, PayloadError, SpecChangedError, SpecError, StorageError
@@ -34,6 +34,7 @@ from plugin_core.runs.attempts import Intent as Intent
 from plugin_core.runs.attempts import Phase as Phase
 from plugin_core.runs.attempts import Position as Position
 from plugin_core.runs.attempts import Receipt as Receipt
+from plugin_core.runs.attempts import Request as Request
 from plugin_core.runs.names import GENERATION
 from plugin_core.runs.names import run_name as run_name
 from plugin_core.runs.spec_record import CODE_BYTES, changed_fields, code_alone, make_record
@@ -51,14 +52,6 @@ CHILDREN = "_children"
 CODE = ("spec.json", "payload.pkl", "code.zip")
 
 
-@dataclass(frozen=True)
-class Request:
-    """The last request for the run (see `generations`), and the request whose result was delivered; "" for none."""
-
-    asked: str = ""
-    delivered: str = ""
-
-
 class RunDir:
     """One run's directory. Every method is a short blocking read or write of storage."""
 
@@ -68,6 +61,8 @@ class RunDir:
         self.step = location.child(".step")
         #: content that replaces the files of `CODE` (see `runs/code.py`)
         self.held: dict[str, bytes] | None = None
+        #: cancels of the whole run from before the call that prepared it; None: unknown
+        self.old_cancels: frozenset[str] | None = None
         self._attempts = self.step.child(FOLDER)
 
     @classmethod
@@ -261,11 +256,12 @@ class RunDir:
     def cancel(self, attempt: int | None = None) -> Intent:
         """Cancel the run, or its attempts up to `attempt`. The driver obeys even if no orchestrator is alive to stop the
         job."""
-        if attempt is None:
-            name = file_name(self.latest(), f"cancel-{secrets.token_hex(4)}")
-        else:
-            name = file_name(attempt, "cancel")
-        self._attempts.child(name).create(b"{}")
+        what = "cancel" if attempt is not None else f"cancel-{secrets.token_hex(4)}"
+        through = attempt if attempt is not None else self.latest()
+        self._attempts.child(file_name(through, what)).create(b"{}")
+        # an attempt claimed meanwhile belongs to the run that was cancelled
+        while attempt is None and through < (through := self.latest()):
+            self._attempts.child(file_name(through, what)).create(b"{}")
         return self.intent()
 
     def intent(self) -> Intent:

@@ -59,20 +59,21 @@ class _Asked:
 class Observer:
     """Observes one run. Durations use this process's clock only; clocks of two hosts are never compared.
 
-    `since_attempt`: attempts up to this one belong to earlier calls (None: inferred from the first look).
+    `since_attempt`: attempts up to this one belong to earlier calls (None: inferred from the first look). If given, the
+    next one counts as this call's, which may have begun it in another process.
     """
 
     def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
         self.rundir = rundir
         self.where = Where(cluster, rundir.uri)
         self.since_attempt = since_attempt
-        self.attempt = since_attempt or 0
+        self.attempt = 0 if since_attempt is None else since_attempt + 1
         self.giving_up = False
         self.limits: Limits | None = None
         self._policy: FailurePolicy | None = None
         self._threads = Threads.of(rundir.uri)
         self._old_intent = Intent()
-        self._whole_run: frozenset[str] = frozenset()
+        self._old_cancels: frozenset[str] = frozenset()
         self._read: dict[tuple[str, str], Any] = {}
         self._started = time.monotonic()
         self._beat: tuple[Any, float] = (None, self._started)
@@ -152,7 +153,7 @@ class Observer:
         self._old_intent = await self._threads(self.rundir.old_intent)
         attempts = await self._threads(self.rundir.attempts)
         intent = attempts.intent | self._old_intent
-        self._whole_run = intent.whole_run
+        self._old_cancels = intent.whole_run if self.rundir.old_cancels is None else self.rundir.old_cancels
         if self.since_attempt is None:
             self.since_attempt = last = attempts.latest
             # if it is alive it is ours from now on, unless it was told to stop
@@ -160,9 +161,14 @@ class Observer:
                 self.since_attempt -= 1
         return self.limits
 
+    async def called_off(self) -> bool:
+        """Whether this call gives up, as of now."""
+        attempts = await self._threads(self.rundir.attempts)
+        return self._cancel_wanted(attempts.intent | self._old_intent)
+
     def _cancel_wanted(self, intent: Intent) -> bool:
-        """Whether this call gives up: it was told to, or the whole run was cancelled while it followed it."""
-        said_since = intent.whole_run != self._whole_run or intent.whole_through > (self.since_attempt or 0)
+        """Whether this call gives up: it was told to, or the whole run was cancelled since it began."""
+        said_since = intent.whole_run != self._old_cancels or intent.whole_through > (self.since_attempt or 0)
         return self.giving_up or (bool(intent.whole_run) and said_since)
 
     def _read_storage(self) -> _Stored:

@@ -190,7 +190,7 @@ class Supervisor:
                 if action.moves_on:
                     await self._where.move_on_from_here(self._tell)
                 gave_up = seen.gave_up_on_cluster and not action.moves_on
-                claimed = await self._submitter.begin(seen.attempt + 1, gave_up)
+                claimed = await self._submitter.begin(seen.attempt + 1, gave_up, self._observer.called_off)
                 self._observer.attempt = claimed or self._observer.attempt
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._submitter.start_job(receipt)

@@ -113,7 +113,7 @@ def test_the_trigger_keeps_no_secret_and_is_made_again_from_what_it_keeps(fake: 
         train_operator(ray_conn_id="fake").execute({"ti": task_instance()})
     path, kept = deferred.value.trigger.serialize()
     assert path == "airflow_provider.triggers.RayStepTrigger"
-    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt"}
+    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt", "old_cancels"}
     assert TOKEN not in json.dumps(kept) + repr(deferred.value.trigger) + repr(RayJobsHook("fake").get_cluster())
     assert RayStepTrigger(**kept).serialize() == (path, kept)
 
