@@ -55,7 +55,7 @@ class Submitter:
 
     async def begin(self, attempt: int, gave_up_on_cluster: bool, called_off: Callable[[], Awaitable[bool]]) -> int | None:
         """Claim this attempt and start its job; returns its number, or None if it was not claimed. Raises what ends the
-        run. `called_off`: whether the call was cancelled; the next look says what follows."""
+        run. `called_off`: whether nobody wants it any more; the next look says what follows."""
         if await self._threads(self.rundir.latest) >= attempt:
             return None  # another process was faster; the next look finds its attempt
         spec = await self._threads(self.rundir.read_spec)
@@ -75,7 +75,7 @@ class Submitter:
         receipt = await self._threads(claim, attempt, client.address, incarnation, cluster)
         if receipt is None:
             return None
-        # asked again: whoever cancels after the claim sees the attempt, and cancels it as well
+        # asked again: whoever ends this call after the claim sees the attempt, and cancels it as well
         if await called_off():
             await self._threads(self.rundir.cancel, attempt)
         else:

@@ -169,7 +169,7 @@ def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
     operator = train_operator(ray_conn_id="fake", deferrable=False, limits={"heartbeat_ttl_s": 0.1})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(operator.execute, {"ti": task_instance()})
-        while operator._following is None:
+        while "RUNNING" not in fake.jobs.values():
             time.sleep(0.01)
         operator.on_kill()
         assert list(fake.jobs.values()) == ["RUNNING"]
