@@ -179,3 +179,20 @@ def test_a_trigger_whose_task_is_marked_before_its_first_claim_starts_no_job(
         marked.state = "running"
         assert firing.result(timeout=60)["status"] == "success", "only because it was cleared"
     assert list(fake.jobs.values()) == ["SUCCEEDED"]
+
+
+def test_a_synchronous_task_begins_no_other_attempt_after_it_was_marked(fake: FakeCluster, marked: Marked) -> None:
+    """The listener cancels its attempt, and its process lives on for some seconds."""
+    fake.plays = ["hang", "succeed"]
+    operator = train_operator(ray_conn_id="fake", deferrable=False, limits=QUICK)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(operator.execute, {"ti": task_instance()})
+        wait_until(lambda: "RUNNING" in fake.jobs.values())
+        marked.failed()
+        asked = marked.asked
+        wait_until(lambda: marked.asked > asked + 1 or running.done())
+        assert list(fake.jobs.values()) == ["STOPPED"]
+        operator.on_kill()
+        with pytest.raises(AirflowFailException, match="StepCancelledError"):
+            running.result(timeout=60)
+    assert list(fake.jobs.values()) == ["STOPPED"]
