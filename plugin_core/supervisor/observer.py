@@ -105,11 +105,12 @@ class Observer:
         # as of the read, not as of now: querying an unresponsive cluster takes long
         silent_s = reading - self._beat[1]
         receipt, attempt, since = stored.receipt, 0, self.since_attempt or 0
-        asked, superseded = _Asked(), False
+        asked, superseded, cancel_wanted = _Asked(), False, self._cancel_wanted(stored.intent)
         if receipt is not None:
             attempt = receipt.attempt
             superseded = attempt > max(self.attempt, stored.intent.whole_through)
-            self.attempt = attempt
+            if not (superseded and cancel_wanted):  # once given up, the attempt is never ours: this step may be repeated
+                self.attempt = attempt
             asked = await self._ask(receipt)
         job = asked.job
         self._live_job = job.submission_id if job is not None and asked.state in LIVE else ""
@@ -134,7 +135,7 @@ class Observer:
             driver_ended=asked.driver_ended,
             actors_alive=asked.actors_alive,
             heartbeat_silent=silent_s > limits.heartbeat_ttl_s,
-            cancel_wanted=self._cancel_wanted(stored.intent),
+            cancel_wanted=cancel_wanted,
             attempt_unwanted=0 < attempt <= stored.intent.cancel_through,
             superseded=superseded,
             attempts_of_this_call=max(0, attempt - since),

@@ -1,4 +1,4 @@
-"""Cancels of a run that arrive before its next attempt is claimed, against the fake cluster."""
+"""Cancels of a run that arrive around the claim of an attempt, against the fake cluster."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,11 @@ import pytest
 
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.jobs_api import JobsClient
-from plugin_core.errors import StepCancelledError
+from plugin_core.errors import StepCancelledError, StorageError
 from plugin_core.runs.directory import AttemptEnd, Receipt, RunDir
+from plugin_core.specs import Limits
 from plugin_core.supervisor.cancel import acancel
+from plugin_core.supervisor.interest import Interest
 from plugin_core.supervisor.supervisor import Supervisor, prepare, run, run_sync
 from tests.support.fake_steps import spec_at
 
@@ -120,3 +122,37 @@ def test_an_attempt_that_is_claimed_while_the_run_is_being_cancelled_is_cancelle
     monkeypatch.setattr(RunDir, "latest", latest_and_then_a_claim)
     intent = rundir.cancel()
     assert (intent.cancel_through, intent.whole_through, len(intent.whole_run)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["of the attempt", "of the run"])
+def test_a_storage_error_does_not_turn_a_cancel_against_the_attempt_of_a_later_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    """The look that finds the later attempt fails at its end; the one after it must not take that attempt for its own."""
+    monkeypatch.setattr("plugin_core.supervisor.timings.POLL_FIRST_S", 0.01)
+    show, failures = Interest.show, [StorageError("it does not answer")]
+
+    async def show_once_in_vain(self: Interest, limits: Limits | None) -> None:
+        if failures:
+            raise failures.pop()
+        await show(self, limits)
+
+    with FakeCluster(plays=["hang"]) as cluster:
+        spec = spec_at(tmp_path)
+        rundir = run_sync(prepare(spec, cluster))
+        rundir.claim(1, cluster.address, cluster.session_name, cluster.identity)
+        call = Supervisor(rundir, cluster, since_attempt=0)
+        if whole:
+            rundir.cancel()
+        later = run_sync(prepare(spec, cluster))
+        later.claim(2, cluster.address, cluster.session_name, cluster.identity)
+        run_sync(Supervisor(later, cluster, since_attempt=1).submit())
+        monkeypatch.setattr(Interest, "show", show_once_in_vain)
+        if whole:
+            with pytest.raises(StepCancelledError, match="a later call restarted it"):
+                run_sync(call.run())
+        else:
+            assert run_sync(acancel(rundir, cluster, attempt=1)) == "cancelled"
+        assert failures == []
+        assert list(cluster.jobs.values()) == ["RUNNING"]
+        assert rundir.intent().cancel_through == 1
