@@ -4,6 +4,7 @@ templates, run name, deferral, cancel, outlets."""
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import json
 import os
@@ -20,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
     BaseOperator,
     BaseOperatorLink,
 )
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider.arguments import check_arguments, is_rendered, noted_place
 from airflow_provider.assets import announce
@@ -51,6 +53,7 @@ from plugin_core.engine import (
     cancel,
     check_size,
     effective_time_of,
+    in_thread,
     newest_run,
     prepare,
     run_name,
@@ -116,6 +119,7 @@ class RayStepOperator(BaseOperator):
         self.run_name = run_name
         self.deferrable = deferrable
         self._following: tuple[Supervisor, Any] | None = None
+        self._killed_early = False
         #: the pages that this process knows, by the key of their link
         self.pages: dict[str, str] = {}
         with noted_place(self.task_id):
@@ -149,18 +153,25 @@ class RayStepOperator(BaseOperator):
             log = writer(self.log)
             rundir = run_sync(prepare(self.build_spec(ti, place), place.cluster, request_of(ti), log))
             self._remember(context, rundir, place)
-            supervisor = Supervisor(rundir, place.cluster, log=log, metadata=metadata(ti))
+            wanted = functools.partial(in_thread, self._lives, ti)
+            supervisor = Supervisor(rundir, place.cluster, log=log, metadata=metadata(ti), wanted=wanted)
+            self._following = (supervisor, ti)
+            # a task that was marked until now may have left the listener no run to find
+            if self._killed_early or not self._lives(ti):
+                self.on_kill()
             result = run_sync(supervisor.submit())
             if result is None:
                 self._show_job(ti, rundir, place)
                 if not self.deferrable:
-                    result = self._follow(supervisor, ti)
+                    result = self._follow(supervisor)
             if result is not None:
                 return self._hand_over(context, result.reference().to_json())
+        self._following = None  # from here on the trigger cancels
         if warning := without_triggerer():
             self.log.warning("deferrable: %s", warning)
+        old_cancels = sorted(rundir.old_cancels or ())
         self.defer(
-            trigger=RayStepTrigger(supervisor.rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0),
+            trigger=RayStepTrigger(rundir.uri, self.ray_conn_id, supervisor.since_attempt or 0, old_cancels),
             method_name="execute_complete",
             kwargs={"pages": self.pages},
         )
@@ -195,8 +206,9 @@ class RayStepOperator(BaseOperator):
                 self._cancel(rundir, place.cluster)
 
     def on_kill(self) -> None:
-        """In synchronous mode: cancel the run if its task is over, but not if the task will run again."""
+        """Cancel the run if its task is over, but not if the task will run again."""
         if self._following is None:
+            self._killed_early = True  # `execute` calls this again once there is something to cancel
             return
         supervisor, ti = self._following
         state = task_state(ti)
@@ -218,9 +230,17 @@ class RayStepOperator(BaseOperator):
         derived = run_name(place.namespace, ti.dag_id, ti.run_id, ti.task_id, index)
         return spec.with_name(self.run_name or spec.run_config.name or derived, self.storage_path or place.storage_path)
 
-    def _follow(self, supervisor: Supervisor, ti: Any) -> StepResult:
+    def _lives(self, ti: Any) -> bool:
+        """Whether the task still wants its run. Airflow's servers cancel only attempts that they see; whoever claims one
+        must therefore ask afterwards."""
+        try:
+            return not over(task_state(ti))
+        except AirflowRuntimeError as exc:
+            self.log.warning("could not read the task's state, will retry: %s", exc)
+            return False
+
+    def _follow(self, supervisor: Supervisor) -> StepResult:
         """Synchronous mode: this process follows the run."""
-        self._following = (supervisor, ti)
         try:
             return run_sync(supervisor.run())
         except AirflowTaskTimeout:

@@ -21,28 +21,37 @@ _CANCELLING: set[asyncio.Task[None]] = set()
 class RayStepTrigger(BaseTrigger):
     """Brings the run at `run_uri` to its end and fires one event with its result or error.
 
-    `since_attempt`: attempts up to this one belong to earlier tries of the task. Airflow's database gets only names; the
-    cluster's token is looked up where the trigger runs.
+    `since_attempt`: attempts up to this one belong to earlier tries of the task; so do the cancels `old_cancels` (None in
+    the rows of earlier versions). Airflow's database gets only names; the cluster's token is looked up where the trigger
+    runs.
     """
 
-    def __init__(self, run_uri: str, ray_conn_id: ConnIds, since_attempt: int):
+    def __init__(self, run_uri: str, ray_conn_id: ConnIds, since_attempt: int, old_cancels: list[str] | None = None):
         super().__init__()
         self._supervisor: Supervisor | None = None
         self._is_over = False
         self.run_uri = run_uri
         self.ray_conn_id = ray_conn_id
         self.since_attempt = since_attempt
+        self.old_cancels = old_cancels
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {"run_uri": self.run_uri, "ray_conn_id": self.ray_conn_id, "since_attempt": self.since_attempt},
+            {
+                "run_uri": self.run_uri,
+                "ray_conn_id": self.ray_conn_id,
+                "since_attempt": self.since_attempt,
+                "old_cancels": self.old_cancels,
+            },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
+            rundir = RunDir.at(self.run_uri)
+            rundir.old_cancels = None if self.old_cancels is None else frozenset(self.old_cancels)
             self._supervisor = supervisor = Supervisor(
-                RunDir.at(self.run_uri),
+                rundir,
                 await RayJobsHook(self.ray_conn_id, of=self.task_instance).aget_cluster(),
                 since_attempt=self.since_attempt,
                 log=writer(self.log),

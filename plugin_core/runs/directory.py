@@ -61,6 +61,8 @@ class RunDir:
         self.step = location.child(".step")
         #: content that replaces the files of `CODE` (see `runs/code.py`)
         self.held: dict[str, bytes] | None = None
+        #: cancels of the whole run from before the call that prepared it; None: unknown
+        self.old_cancels: frozenset[str] | None = None
         self._attempts = self.step.child(FOLDER)
 
     @classmethod
@@ -254,11 +256,12 @@ class RunDir:
     def cancel(self, attempt: int | None = None) -> Intent:
         """Cancel the run, or its attempts up to `attempt`. The driver obeys even if no orchestrator is alive to stop the
         job."""
-        if attempt is None:
-            name = file_name(self.latest(), f"cancel-{secrets.token_hex(4)}")
-        else:
-            name = file_name(attempt, "cancel")
-        self._attempts.child(name).create(b"{}")
+        what = "cancel" if attempt is not None else f"cancel-{secrets.token_hex(4)}"
+        through = attempt if attempt is not None else self.latest()
+        self._attempts.child(file_name(through, what)).create(b"{}")
+        # an attempt claimed meanwhile belongs to the run that was cancelled
+        while attempt is None and through < (through := self.latest()):
+            self._attempts.child(file_name(through, what)).create(b"{}")
         return self.intent()
 
     def intent(self) -> Intent:

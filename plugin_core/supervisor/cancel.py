@@ -10,7 +10,7 @@ from plugin_core.supervisor.supervisor import Supervisor
 
 def cancel(rundir: RunDir, cluster: Cluster) -> str:
     """`acancel` up to the newest attempt, for an engine's task that gives up; later attempts are not its own."""
-    return run_sync(acancel(rundir, cluster, rundir.latest() or None))
+    return run_sync(acancel(rundir, cluster, rundir.latest()))
 
 
 async def acancel(rundir: RunDir, cluster: Cluster, attempt: int | None = None) -> str:

@@ -52,12 +52,16 @@ def lay_down(spec: StepSpec, request: str | None, current: RunDir | None = None)
     Blocks. Raises SpecChangedError and PayloadError like `RunDir.write_spec`, SpecError if the storage cannot hold runs.
     """
     proof.ensure(RunDir.of(spec).location.parent)
+    found = RunDir.of(spec) if request is None else current or newest_run(spec)
+    # before anything else: this call obeys every cancel that comes from now on
+    old_cancels = found.intent().whole_run
     if request is None:
-        rundir = RunDir.of(spec)
-        rundir.write_spec(spec)
-        return rundir, ""
-    rundir, remark = _chosen(spec, current or newest_run(spec), request)
-    rundir.ask(request)
+        found.write_spec(spec)
+        rundir, remark = found, ""
+    else:
+        rundir, remark = _chosen(spec, found, request)
+        rundir.ask(request)
+    rundir.old_cancels = old_cancels if rundir is found else frozenset()
     return rundir, remark
 
 

@@ -59,20 +59,21 @@ class _Asked:
 class Observer:
     """Observes one run. Durations use this process's clock only; clocks of two hosts are never compared.
 
-    `since_attempt`: attempts up to this one belong to earlier calls (None: inferred from the first look).
+    `since_attempt`: attempts up to this one belong to earlier calls (None: inferred from the first look). If given, the
+    next one counts as this call's, which may have begun it in another process.
     """
 
     def __init__(self, rundir: RunDir, cluster: Cluster, since_attempt: int | None):
         self.rundir = rundir
         self.where = Where(cluster, rundir.uri)
         self.since_attempt = since_attempt
-        self.attempt = since_attempt or 0
+        self.attempt = 0 if since_attempt is None else since_attempt + 1
         self.giving_up = False
         self.limits: Limits | None = None
         self._policy: FailurePolicy | None = None
         self._threads = Threads.of(rundir.uri)
         self._old_intent = Intent()
-        self._whole_run: frozenset[str] = frozenset()
+        self._old_cancels: frozenset[str] = frozenset()
         self._read: dict[tuple[str, str], Any] = {}
         self._started = time.monotonic()
         self._beat: tuple[Any, float] = (None, self._started)
@@ -105,11 +106,12 @@ class Observer:
         # as of the read, not as of now: querying an unresponsive cluster takes long
         silent_s = reading - self._beat[1]
         receipt, attempt, since = stored.receipt, 0, self.since_attempt or 0
-        asked, superseded = _Asked(), False
+        asked, superseded, cancel_wanted = _Asked(), False, self._cancel_wanted(stored.intent)
         if receipt is not None:
             attempt = receipt.attempt
             superseded = attempt > max(self.attempt, stored.intent.whole_through)
-            self.attempt = attempt
+            if not (superseded and cancel_wanted):  # once given up, the attempt is never ours: this step may be repeated
+                self.attempt = attempt
             if attempt != self._asked_about:  # the attempt before it may have used up the patience with its cluster
                 self._asked_about, self._unreachable_since = attempt, None
             asked = await self._ask(receipt)
@@ -136,7 +138,7 @@ class Observer:
             driver_ended=asked.driver_ended,
             actors_alive=asked.actors_alive,
             heartbeat_silent=silent_s > limits.heartbeat_ttl_s,
-            cancel_wanted=self._cancel_wanted(stored.intent),
+            cancel_wanted=cancel_wanted,
             attempt_unwanted=0 < attempt <= stored.intent.cancel_through,
             superseded=superseded,
             attempts_of_this_call=max(0, attempt - since),
@@ -155,7 +157,7 @@ class Observer:
         self._old_intent = await self._threads(self.rundir.old_intent)
         attempts = await self._threads(self.rundir.attempts)
         intent = attempts.intent | self._old_intent
-        self._whole_run = intent.whole_run
+        self._old_cancels = intent.whole_run if self.rundir.old_cancels is None else self.rundir.old_cancels
         if self.since_attempt is None:
             self.since_attempt = last = attempts.latest
             # unless its end was recorded or it was told to stop, it may be alive, and is ours from now on
@@ -163,9 +165,14 @@ class Observer:
                 self.since_attempt -= 1
         return self.limits
 
+    async def called_off(self) -> bool:
+        """Whether this call gives up, as of now."""
+        attempts = await self._threads(self.rundir.attempts)
+        return self._cancel_wanted(attempts.intent | self._old_intent)
+
     def _cancel_wanted(self, intent: Intent) -> bool:
-        """Whether this call gives up: it was told to, or the whole run was cancelled while it followed it."""
-        said_since = intent.whole_run != self._whole_run or intent.whole_through > (self.since_attempt or 0)
+        """Whether this call gives up: it was told to, or the whole run was cancelled since it began."""
+        said_since = intent.whole_run != self._old_cancels or intent.whole_through > (self.since_attempt or 0)
         return self.giving_up or (bool(intent.whole_run) and said_since)
 
     def _read_storage(self) -> _Stored:

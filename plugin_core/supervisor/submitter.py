@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from plugin_core.clusters import handover
@@ -53,9 +54,9 @@ class Submitter:
         self._submit_errors = 0
         self._handover_due = 0.0
 
-    async def begin(self, attempt: int, gave_up_on_cluster: bool) -> int | None:
+    async def begin(self, attempt: int, gave_up_on_cluster: bool, called_off: Callable[[], Awaitable[bool]]) -> int | None:
         """Claim this attempt and start its job; returns its number, or None if it was not claimed. Raises what ends the
-        run."""
+        run. `called_off`: whether nobody wants it any more; the next look says what follows."""
         if await self._threads(self.rundir.latest) >= attempt:
             return None  # another process was faster; the next look finds its attempt
         spec = await self._threads(self.rundir.read_spec)
@@ -69,11 +70,17 @@ class Submitter:
         except ClusterUnreachableError as exc:
             self._not_submitted(f"attempt {attempt} is waiting for its upload", exc)
             return None
+        if await called_off():  # reaching the cluster and the upload take long
+            return None
         claim, cluster = self.rundir.claim, self._where.cluster.identity
         receipt = await self._threads(claim, attempt, client.address, incarnation, cluster)
         if receipt is None:
             return None
-        await self.start_job(receipt, spec.model_copy(update={"runtime_env": uploaded}))
+        # asked again: whoever ends this call after the claim sees the attempt, and cancels it as well
+        if await called_off():
+            await self._threads(self.rundir.cancel, attempt)
+        else:
+            await self.start_job(receipt, spec.model_copy(update={"runtime_env": uploaded}))
         return attempt
 
     async def _reach(self, attempt: int, spec: StepSpec, gave_up_on_cluster: bool) -> tuple[JobsClient, str] | None:

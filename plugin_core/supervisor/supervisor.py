@@ -39,8 +39,8 @@ class Supervisor:
 
     An engine that moves a task between processes (an operator that defers to a trigger) passes `since_attempt` on, so that
     both count the same attempts as theirs. `log` gets the lines for people, `listener` the events. `reader`: see
-    `Follower`. `wanted`: whether the engine still wants the run. It is called before replacing an attempt of this call that
-    was cancelled elsewhere: the engine may have ended its task, and this process hears of that only a moment later.
+    `Follower`. `wanted`: whether the engine still wants the run. It is called before and after each claim: the engine may
+    have ended its task, and this process hears of that only a moment later.
     """
 
     def __init__(
@@ -151,6 +151,10 @@ class Supervisor:
             if receipt is not None:
                 await self._where.find(receipt.cluster)
 
+    async def _called_off(self) -> bool:
+        """Whether this call was cancelled, or its engine has ended it."""
+        return await self._observer.called_off() or (self._wanted is not None and not await self._wanted())
+
     async def _patient_step(self) -> StepResult | None:
         try:
             result = await self.step()
@@ -194,7 +198,7 @@ class Supervisor:
                 if action.moves_on:
                     await self._where.move_on_from_here(self._tell)
                 gave_up = seen.gave_up_on_cluster and not action.moves_on
-                claimed = await self._submitter.begin(seen.attempt + 1, gave_up)
+                claimed = await self._submitter.begin(seen.attempt + 1, gave_up, self._called_off)
                 self._observer.attempt = claimed or self._observer.attempt
             case Do.SUBMIT_SAME if receipt is not None:
                 await self._submitter.start_job(receipt)

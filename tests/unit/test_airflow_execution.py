@@ -113,7 +113,7 @@ def test_the_trigger_keeps_no_secret_and_is_made_again_from_what_it_keeps(fake: 
         train_operator(ray_conn_id="fake").execute({"ti": task_instance()})
     path, kept = deferred.value.trigger.serialize()
     assert path == "airflow_provider.triggers.RayStepTrigger"
-    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt"}
+    assert set(kept) == {"run_uri", "ray_conn_id", "since_attempt", "old_cancels"}
     assert TOKEN not in json.dumps(kept) + repr(deferred.value.trigger) + repr(RayJobsHook("fake").get_cluster())
     assert RayStepTrigger(**kept).serialize() == (path, kept)
 
@@ -169,7 +169,7 @@ def test_a_synchronous_task_is_cancelled_by_a_kill_when_it_is_over(
     operator = train_operator(ray_conn_id="fake", deferrable=False, limits={"heartbeat_ttl_s": 0.1})
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(operator.execute, {"ti": task_instance()})
-        while operator._following is None:
+        while "RUNNING" not in fake.jobs.values():
             time.sleep(0.01)
         operator.on_kill()
         assert list(fake.jobs.values()) == ["RUNNING"]

@@ -324,7 +324,7 @@ def test_a_cancel_of_an_attempt_leaves_a_later_one_alone(tmp_path: Path) -> None
 
 def test_after_its_attempt_is_cancelled_a_call_continues_only_if_the_engine_still_wants_the_run(tmp_path: Path) -> None:
     """The engine's server cancels the attempt of a task that it ended; the process that follows the run learns it later."""
-    answers, asked, jobs_at = iter([False, False, True]), [], []
+    answers, asked, jobs_at = iter([True] * 2 + [False] * 2 + [True] * 3), [], []
 
     async def wanted() -> bool:
         jobs_at.append(len(cluster.jobs))
@@ -337,6 +337,6 @@ def test_after_its_attempt_is_cancelled_a_call_continues_only_if_the_engine_stil
         run_sync(supervisor.submit())
         assert run_sync(acancel(rundir, cluster, attempt=1)) == "cancelled"
         result = run_sync(supervisor.run())
-    assert asked == [False, False, True]
-    assert jobs_at == [1, 1, 1]
+    assert asked == [True] * 2 + [False] * 2 + [True] * 3, "around each claim; also before it replaces an attempt"
+    assert jobs_at == [0] * 2 + [1] * 5
     assert result.run.attempt == 2
