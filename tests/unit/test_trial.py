@@ -28,6 +28,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
         metric="value",
         mode="max",
         scheduler={"type": "pbt", "hyperparam_mutations": STEPS},  # type: ignore[arg-type]
+        tracking=["tensorboard"],  # type: ignore[arg-type]
         run_config=RunConfig(name="search", storage_path=str(tmp_path)),
     )
     RunDir.of(spec).write_spec(spec)
@@ -91,6 +92,15 @@ def test_a_trial_paused_before_its_own_first_checkpoint_keeps_what_it_started_fr
     assert paused["checkpoint"] == theirs["checkpoint"], "it may itself be handed over"
     _, again = begun(search, "b", paused, step=0.6)
     assert (again.name, start_of(again)) == (leg.name, theirs["checkpoint"])
+
+
+def test_a_paused_trial_goes_on_in_its_run_and_in_the_tracking_run_of_that(search: RunDir) -> None:
+    trial, leg = begun(search, "a")
+    report(trial, leg, "checkpoint_1")
+    again, same = begun(search, "a", saved(trial, search))
+    assert (same.name, start_of(same), again._told) == ("trial-a", None, 1)
+    _, other = begun(search, "a", saved(again, search), step=0.6)
+    assert other.name.startswith("trial-a-"), "mutated"
 
 
 def further(search: RunDir, name: str, value: float | None = 0.5) -> tuple[Trial, RunDir, str]:

@@ -98,7 +98,8 @@ class Trial(tune.Trainable):
     # ---- how
 
     def _begin(self) -> RunDir:
-        spec = self._search_spec.trial_spec(self._chosen)
+        # before it is compared with what a leg has, which is this search's tracking
+        spec = self._search_spec.trial_spec(self._chosen).model_copy(update={"tracking": self._search_spec.tracking})
         given, name = self._reference, f"trial-{self.trial_id}"
         if given and given["trial"] == self.trial_id and not self._changed(given["leg"], spec):
             name, self._start = given["leg"], given["start"]  # paused or restored: the same leg continues
@@ -111,7 +112,6 @@ class Trial(tune.Trainable):
             name, self._start = RunDir.at(self._resumed["run"]).name, self._resumed["checkpoint"] or ""
         if self._start:
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=self._start)})
-        spec = spec.model_copy(update={"tracking": self._search_spec.tracking})
         child = self._context.child(name, spec, "train")
         leg = self._leg = child.rundir
         if (ended := leg.end(child.attempt)) is not None:
