@@ -33,7 +33,8 @@ class Record(TypedDict):
 
 
 class Line(TypedDict, total=False):
-    """A journal line: a report (in a search also the number of `trials`, and which report `of_trial` it is) or a phase.
+    """A journal line: a report (in a search also the number of `trials`, and which report `of_trial` it is, in its `run`)
+    or a phase.
     A phase may say how many `rows` are predicted, how many workers started on how many hosts, or why workers restart: which
     failure of how many allowed, and what they resume `from`.
     """

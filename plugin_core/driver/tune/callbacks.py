@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback, Stopper
 
-from plugin_core.driver.tune.report_channel import REPORTS
+from plugin_core.driver.tune.report_channel import LEG, REPORTS
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import classify
 from plugin_core.runs.journal import JournalWriter
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 @dataclass
 class Search:
     """The one search of this process, with its progress. `deadline`: on the monotonic clock; `fatal`: an error that affects
-    every trial; `trials`: how many there will be; `best`: the best metric so far."""
+    every trial; `trials`: how many there will be; `best`: the best metric so far; `told`: a trial's run → the number of its
+    last report in the journal; `over`: the trials that have ended, once they are `counted`."""
 
     spec: TuneSpec
     journal: JournalWriter
@@ -36,11 +38,37 @@ class Search:
     fatal: SpecError | None = None
     reports: int = 0
     best: float | None = None
+    told: dict[str, int] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
+    counted: bool = False
 
-    def tell(self, trial: Any, result: dict[str, Any]) -> None:
-        """Write a trial's report to the journal as a report of the search."""
-        value = result.get(self.spec.metric)
+    def goes_on(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Take in the reports of earlier attempts, so that this one's follow them."""
+        for entry in entries:
+            self.reports += 1
+            self.see(entry["metrics"].get("best"))
+            if isinstance(run := entry.get("run"), str) and isinstance(number := entry.get("of_trial"), int):
+                self.told[run] = max(number, self.told.get(run, 0))
+
+    def see(self, value: Any) -> None:
+        if is_number(value) and value == value:
+            better = max if self.spec.mode == "max" else min
+            self.best = value if self.best is None else better(self.best, value)
+
+    def count(self, trials: Iterable[Any]) -> None:
+        """Count the trials that had ended when this attempt began."""
+        if not self.counted:
+            self.counted = True
+            self.over.update(trial.trial_id for trial in trials if trial.is_finished())
+
+    def tell(self, trial: Any, result: dict[str, Any], ends: bool = False) -> None:
+        """Write a trial's report to the journal as a report of the search. A trial that is resumed gives its first ones
+        again. `ends`: the last report again, as the trial has ended."""
+        value, run, number = result.get(self.spec.metric), result.get(LEG), result.get(REPORTS)
+        if not ends and number is not None and number <= self.told.get(str(run), -1):
+            return
+        if number is not None:
+            self.told[str(run)] = number
         self.reports += 1
         metrics = {
             "trial": trial.trial_id,
@@ -49,7 +77,7 @@ class Search:
             "trials_over": len(self.over),
             "progress": min(1.0, len(self.over) / self.trials),
         }
-        of_trial = {"of_trial": result.get(REPORTS), "trials": self.trials}
+        of_trial = {"of_trial": number, "trials": self.trials, "run": run}
         self.journal.append({"report": self.reports, "metrics": metrics, "checkpoint": None, **of_trial})
 
 
@@ -73,19 +101,19 @@ class Report(Callback):
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         search = _current()
-        value: Any = result.get(search.spec.metric)
-        if is_number(value) and value == value:
-            better = max if search.spec.mode == "max" else min
-            search.best = value if search.best is None else better(search.best, value)
+        search.count(trials)
+        search.see(result.get(search.spec.metric))
         search.tell(trial, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()
+        search.count(trials)
         search.over.add(trial.trial_id)
-        search.tell(trial, trial.last_result or {})
+        search.tell(trial, trial.last_result or {}, ends=True)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         search = _current()
+        search.count(trials)
         search.over.add(trial.trial_id)
         if (error := _spec_error(trial)) is not None:
             # it affects every trial

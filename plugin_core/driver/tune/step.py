@@ -21,7 +21,7 @@ from plugin_core.driver.tune.sampling import trials_for_tuner
 from plugin_core.driver.watchdog import spent_before_s
 from plugin_core.runs import code
 from plugin_core.runs.finished_search import best_of
-from plugin_core.runs.journal import JournalWriter
+from plugin_core.runs.journal import JournalWriter, iter_reports
 from plugin_core.specs import TuneSpec
 from plugin_core.specs.results import TuneResult
 from plugin_core.specs.step import in_sum
@@ -51,6 +51,7 @@ def run(context: StepContext) -> TuneResult:
     search = callbacks.begin(
         callbacks.Search(spec, journal, _deadline(spec, context), _planned(spec, taken), best=_best_so_far(spec, taken))
     )
+    search.goes_on(iter_reports(context.rundir))
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt)
     place = context.rundir.location.child(EXPERIMENT)
     parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": report_channel.make()}
