@@ -159,8 +159,15 @@ def with_tracking(result: StepResult, feeds: Feeds) -> StepResult:
 def stop_tracking(error: RayTrainWorkflowsError) -> None:
     """Just before this process exits: record a cancelled or timed-out run as killed."""
     if status_of(error.outcome) == "killed":
-        for feeds in list(_open):
-            feeds.end("killed", error.message, KILLED_S)
+        end_trackers("killed", error.message)
+
+
+def end_trackers(status: str, message: str = "") -> None:
+    """Just before this process is ended from outside, in the middle of a step: log the rest, and record the end."""
+    for feeds in list(_open):
+        feeds.end(status, message, KILLED_S)
+        for warning in feeds.warnings:
+            logger.warning("%s", warning)
 
 
 def status_of(outcome: str) -> str:

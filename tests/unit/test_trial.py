@@ -1,5 +1,6 @@
 """What a trial of a population leaves to the others, and how it goes on after a pause. Without Ray."""
 
+import contextlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from plugin_core.driver.tune.trial import REFERENCE, Trial
 from plugin_core.errors import SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalWriter
+from plugin_core.tracking import session
 
 STEPS = {"train_loop_config": {"step": {"uniform": [0, 1]}}}
 
@@ -101,6 +103,31 @@ def test_a_paused_trial_goes_on_in_its_run_and_in_the_tracking_run_of_that(searc
     assert (same.name, start_of(same), again._told) == ("trial-a", None, 1)
     _, other = begun(search, "a", saved(again, search), step=0.6)
     assert other.name.startswith("trial-a-"), "mutated"
+
+
+class Tracking:
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, str]] = []
+        self.warnings: list[str] = []
+
+    def end(self, status: str, message: str, timeout_s: float) -> None:
+        self.ended.append((status, message))
+
+
+def test_the_trackers_of_a_trial_that_is_stopped_early_get_the_rest_and_the_end(
+    search: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reported, status in (({"value": 1.0}, "finished"), ({"loss": 1.0}, "failed")):
+        tracking = Tracking()
+        monkeypatch.setattr(session, "_open", {tracking})
+        trial, _ = begun(search, status)
+        trial._before.append({"metrics": reported, "checkpoint": None})
+        with contextlib.suppress(SpecError):
+            trial.step()
+        assert tracking.ended == []
+        trial.cleanup()  # Ray Tune calls it before it ends the process
+        ((found, message),) = tracking.ended
+        assert (found, "did not report" in message) == (status, status == "failed")
 
 
 def further(search: RunDir, name: str, value: float | None = 0.5) -> tuple[Trial, RunDir, str]:

@@ -32,6 +32,7 @@ from plugin_core.runs.pins import pin
 from plugin_core.specs import TrainSpec, TuneSpec
 from plugin_core.specs.results import CheckpointRef
 from plugin_core.storage.location import be_patient
+from plugin_core.tracking.session import end_trackers
 
 #: What Ray Tune stores as a trial's checkpoint: a reference to the real one.
 REFERENCE = "reference.json"
@@ -65,6 +66,8 @@ class Trial(tune.Trainable):
         #: reports from before this actor started that Ray Tune never got or has lost
         self._before: deque[dict[str, Any]] = deque()
         self._error: Exception | None = None
+        #: why the trial is not to go on, as recorded
+        self._final: RayTrainWorkflowsError | None = None
 
     def step(self) -> dict[str, Any]:
         """Return the next report. Raises the training's error if it failed."""
@@ -91,6 +94,13 @@ class Trial(tune.Trainable):
             }
             self._check_checkpoint(latest)
         Path(checkpoint_dir, REFERENCE).write_text(json.dumps(reference))
+
+    def cleanup(self) -> None:
+        """Ray Tune ends this process: the trial is over, stopped early, or paused. A paused one's trackers begin again."""
+        if self._final is not None:
+            end_trackers("failed", self._final.message)
+        else:
+            end_trackers("finished")
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         self._reference = json.loads(Path(checkpoint_dir, REFERENCE).read_text())
@@ -196,5 +206,6 @@ class Trial(tune.Trainable):
 
     def _record(self, error: RayTrainWorkflowsError) -> None:
         assert self._leg is not None
+        self._final = error
         end = AttemptEnd(error.outcome, error.message, error.details, cause=error.cause)
         self._leg.record_end(self._context.attempt, end)
