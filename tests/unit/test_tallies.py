@@ -10,6 +10,7 @@ from sklearn import metrics
 from plugin_core import EvaluateSpec
 from plugin_core.driver.evaluate.plots import plots
 from plugin_core.driver.evaluate.tallies import Both, tally_maker
+from plugin_core.errors import SpecError, UserCodeError
 
 
 def spec(**fields: Any) -> EvaluateSpec:
@@ -86,6 +87,16 @@ def test_a_metric_that_needs_two_classes_is_none_for_one() -> None:
     found = tally.compute()
     assert found["roc_auc"] is None
     assert found["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("missing", [np.nan, None])
+def test_a_missing_class_is_refused_where_the_metrics_would_be_those_of_the_other_rows(missing: Any) -> None:
+    right, wrong = np.array([1.0, 0.0, 1.0], dtype=object), np.array([1.0, missing, 1.0], dtype=object)
+    tally = tally_maker(spec(task="classification"), None)()
+    with pytest.raises(UserCodeError, match="predictor: predicted NaN or None for 1 of 3 rows; expected a class"):
+        tally.update(right, wrong, None)
+    with pytest.raises(SpecError, match="label_column: got rows without a value"):
+        tally.update(wrong, right, None)
 
 
 @pytest.mark.parametrize("parts", [1, 7])

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.specs.extras import require
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class ClassificationTally:
     def update(self, labels: np.ndarray, predictions: np.ndarray, scores: np.ndarray | None) -> None:
         import pandas as pd
 
+        # pandas would count neither, and the metrics would be those of the other rows
+        if pd.isna(labels).any():
+            raise SpecError("label_column: got rows without a value; expected a class in each, or a dataset without them")
+        if missing := int(pd.isna(predictions).sum()):
+            raise UserCodeError(f"predictor: predicted NaN or None for {missing} of {len(labels)} rows; expected a class")
         self._add(pd.DataFrame({"label": labels, "prediction": predictions}).value_counts())
         if scores is not None:
             self.scores.append((labels, scores))
