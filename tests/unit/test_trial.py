@@ -12,7 +12,7 @@ from plugin_core import RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.tune import trial as module
 from plugin_core.driver.tune.resumed import RESUMED
 from plugin_core.driver.tune.trial import REFERENCE, Trial
-from plugin_core.errors import SpecError
+from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalWriter
 from plugin_core.tracking import session
@@ -103,6 +103,21 @@ def test_a_paused_trial_goes_on_in_its_run_and_in_the_tracking_run_of_that(searc
     assert (same.name, start_of(same), again._told) == ("trial-a", None, 1)
     _, other = begun(search, "a", saved(again, search), step=0.6)
     assert other.name.startswith("trial-a-"), "mutated"
+
+
+def test_a_later_report_without_the_metric_fails_the_trial_and_not_the_search(search: RunDir) -> None:
+    """Ray Tune would end the search."""
+    trial, _ = begun(search, "a")
+    trial._before.extend({"metrics": found, "checkpoint": None} for found in ({"value": 1.0}, {"loss": 1.0}))
+    trial.step()
+    with pytest.raises(UserCodeError, match="report 2 has no 'value', the search's metric"):
+        trial.step()
+    with pytest.raises(UserCodeError, match="report 2 has no 'value'"):
+        begun(search, "a")  # Ray Tune tries again
+    trial, _ = begun(search, "b")
+    trial._before.append({"metrics": {"loss": 1.0}, "checkpoint": None})
+    with pytest.raises(SpecError, match="metric: got 'value', which the train function did not report"):
+        trial.step()
 
 
 class Tracking:

@@ -21,7 +21,7 @@ from ray.tune.result import RESULT_DUPLICATE
 
 from plugin_core.driver.tune.report_channel import LEG, REPORTS, Sender
 from plugin_core.driver.tune.resumed import RESUMED
-from plugin_core.errors import RayTrainWorkflowsError, SpecError, from_outcome
+from plugin_core.errors import RayTrainWorkflowsError, SpecError, UserCodeError, from_outcome
 from plugin_core.errors.classify import classify
 from plugin_core.errors.shown import did_you_mean
 from plugin_core.runs.code import hold
@@ -179,11 +179,15 @@ class Trial(tune.Trainable):
         return {RESULT_DUPLICATE: True, "done": True}
 
     def _check(self, metrics: dict[str, Any]) -> None:
-        """Once per leg, check that the train function reports what the search needs."""
-        if self._told != 1:
-            return
+        """Check that the train function reports what the search needs. If its first report lacks it, each trial's will; a
+        later one is the trial's own failure, where Ray Tune would end the search."""
         metric = self._search_spec.metric
         if metric not in metrics:
+            if self._told > 1:
+                why = f"report {self._told} has no {metric!r}, the search's metric, which those before it have"
+                error = UserCodeError(f"the train function's {why}; expected it in each report")
+                self._record(error)
+                raise error
             expected = (", ".join(metrics) or "nothing") + did_you_mean(metric, metrics)
             raise self._refused(
                 f"metric: got {metric!r}", f"which the train function did not report; expected one of {expected}"
