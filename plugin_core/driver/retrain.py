@@ -77,6 +77,11 @@ def _train_and_promote(context: StepContext, spec: RetrainSpec, registry: str, p
     trained = _train(context, spec, plan["warm_start"])
     while True:
         champion = models.get(spec.model, spec.alias)
+        if champion is not None and champion.checkpoint == _judged(trained).uri:
+            # by an attempt that was killed before its result; evaluated again, it would have to beat itself
+            found = RunDir.at(champion.evaluation).result() if champion.evaluation else None
+            evaluated = found if isinstance(found, EvaluationResult) else None
+            return _promoted(context, spec, champion, trained, evaluated)
         evaluated = _evaluate(context, spec, trained, champion)
         if not evaluated.passed:
             return _result(context, "kept", evaluated.why, champion, trained, evaluated)
@@ -96,8 +101,24 @@ def _train_and_promote(context: StepContext, spec: RetrainSpec, registry: str, p
             continue
         if promoted.kept:
             return _result(context, "kept", promoted.kept, promoted, trained, evaluated)
-        reason = f"version {promoted.version} of {spec.model} is the {spec.alias}"
-        return _result(context, "promoted", reason, promoted, trained, evaluated)
+        return _promoted(context, spec, promoted, trained, evaluated)
+
+
+def _promoted(
+    context: StepContext,
+    spec: RetrainSpec,
+    version: ModelVersion,
+    trained: TrainResult,
+    evaluated: EvaluationResult | None,
+) -> RetrainResult:
+    reason = f"version {version.version} of {spec.model} is the {spec.alias}"
+    return _result(context, "promoted", reason, version, trained, evaluated)
+
+
+def _judged(trained: TrainResult) -> CheckpointRef:
+    checkpoint = trained.best_checkpoint or trained.checkpoint
+    assert checkpoint is not None
+    return checkpoint
 
 
 def _plan(context: StepContext, spec: RetrainSpec, champion: ModelVersion | None) -> dict[str, Any]:
@@ -132,13 +153,11 @@ def _train(context: StepContext, spec: RetrainSpec, warm_start: str | None) -> T
 def _evaluate(
     context: StepContext, spec: RetrainSpec, trained: TrainResult, champion: ModelVersion | None
 ) -> EvaluationResult:
-    checkpoint = trained.best_checkpoint or trained.checkpoint
-    assert checkpoint is not None
     given = spec.evaluate.model_dump()
     if champion is None:
         given["must_beat"] = {}
     compare_to = champion.checkpoint if champion is not None and given["must_beat"] else None
-    evaluate = EvaluateSpec(**given, checkpoint=checkpoint, compare_to=compare_to)
+    evaluate = EvaluateSpec(**given, checkpoint=_judged(trained), compare_to=compare_to)
     part = _part(context, f"evaluate-v{champion.version if champion else 0}", evaluate, "evaluate")
     result = _run(part)
     assert isinstance(result, EvaluationResult)
