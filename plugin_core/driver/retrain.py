@@ -23,7 +23,7 @@ from plugin_core.runs.age import first_made
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.dataset_fingerprint import fingerprint_of_all
 from plugin_core.runs.directory import RunDir, run_name
-from plugin_core.runs.journal import JournalReader, JournalWriter
+from plugin_core.runs.journal import JournalReader, JournalWriter, iter_reports
 from plugin_core.runs.pins import pin, unpin
 from plugin_core.specs import EvaluateSpec, RetrainSpec, StepSpec
 from plugin_core.specs.results import CheckpointRef, EvaluationResult, RetrainResult, TrainResult
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two reads of the training's journal, whose reports are relayed to the retraining's.
 RELAY_S = 1.0
+#: The fields of a report that are relayed.
+RELAYED = ("report", "index", "time", "metrics")
 
 logger = logging.getLogger(__name__)
 
@@ -191,18 +193,21 @@ def _run(part: StepContext) -> StepResult:
 
 @contextmanager
 def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
-    """While the training runs, relay its new reports to the retraining's journal."""
+    """While the training runs, relay its reports to the retraining's journal, each once over all attempts."""
+    last = max((entry["report"] for entry in iter_reports(context.rundir)), default=0)
     reader, writer, over = JournalReader(part), JournalWriter(context.rundir, context.attempt), threading.Event()
-    for _ in reader:
-        pass  # already relayed by an earlier attempt
 
     def relay() -> None:
         for entry in reader:
-            if "report" in entry:
-                writer.append({"report": entry["report"], "metrics": entry["metrics"], "checkpoint": None})
+            if entry.get("report", 0) > last:
+                late = entry.get("late") or entry.get("attempt", context.attempt) < context.attempt
+                again = {name: value for name, value in entry.items() if name in RELAYED}
+                writer.append({**again, "checkpoint": None, **({"late": True} if late else {})})
 
     def follow() -> None:
-        while not over.wait(RELAY_S):
+        ends = False
+        while not ends:
+            ends = over.wait(RELAY_S)  # what came until then is relayed too
             try:
                 relay()
             except Exception as exc:  # noqa: BLE001 - relaying must never end a training
@@ -212,7 +217,6 @@ def _relayed(part: RunDir, context: StepContext) -> Iterator[None]:
     thread.start()
     try:
         yield
-        relay()
     finally:
         over.set()
         thread.join(timeout=10)

@@ -1,6 +1,8 @@
 """A retraining that is killed at an awkward moment."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from plugin_core.driver import retrain
 from plugin_core.registry.api import default_registry
 from plugin_core.runs.context import StepContext
 from plugin_core.runs.directory import RunDir
+from plugin_core.runs.journal import JournalWriter, iter_reports
 from plugin_core.specs import Evaluation, RetrainSpec, RunConfig, TrainSpec
 
 TRAIN = TrainSpec(framework="python", train_loop_per_worker="devtools.steps:counting_loop")
@@ -53,3 +56,29 @@ def test_a_promotion_whose_attempt_was_killed_before_its_result_is_not_judged_ag
     )
     assert (result.outcome, result.champion, result.metrics) == ("promoted", 1, {"accuracy": 0.9})
     assert (result.evaluated, result.reason) == (judge.uri, "version 1 of digits is the champion")
+
+
+def test_the_reports_of_a_training_are_relayed_once_each_and_keep_their_numbers(spec: RetrainSpec) -> None:
+    """Also those from just before a kill."""
+    first, second = attempt(spec, 1), attempt(spec, 2)
+    part = first.rundir.child("train")
+
+    def reported(attempt: int, report: int, index: int) -> dict[str, Any]:
+        return {"report": report, "index": index, "time": float(report), "metrics": {"n": report}, "checkpoint": "c"}
+
+    def write(attempt: int, *reports: tuple[int, int]) -> None:
+        writer = JournalWriter(part, attempt)
+        for report, index in reports:
+            writer.append(reported(attempt, report, index))
+        writer.close()
+
+    with retrain._relayed(part, first):
+        write(1, (1, 1), (2, 2))
+    write(1, (3, 3))  # nobody relays it any more
+    with retrain._relayed(part, second):
+        write(2, (4, 2), (5, 3))
+    entries = list(iter_reports(first.rundir))
+    told = [(entry["attempt"], entry["report"], entry["index"], entry["time"]) for entry in entries]
+    assert told == [(1, 1, 1, 1.0), (1, 2, 2, 2.0), (2, 3, 3, 3.0), (2, 4, 2, 4.0), (2, 5, 3, 5.0)]
+    assert [entry["report"] for entry in entries if entry.get("late")] == [3], json.dumps(entries)
+    assert all(entry["checkpoint"] is None for entry in entries)
