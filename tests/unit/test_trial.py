@@ -105,6 +105,19 @@ def test_a_paused_trial_goes_on_in_its_run_and_in_the_tracking_run_of_that(searc
     assert other.name.startswith("trial-a-"), "mutated"
 
 
+def test_a_trial_that_is_drawn_again_under_the_same_id_does_not_go_on_from_other_values(search: RunDir) -> None:
+    """A kill came before Ray Tune had saved the first draw, but after its first report."""
+    trial, leg = begun(search, "a", step=0.5)
+    report(trial, leg, "checkpoint_1")
+    again, same = begun(search, "a", step=0.5)
+    assert (same.uri, len(again._before)) == (leg.uri, 1)
+    other, its = begun(search, "a", step=0.6)
+    assert its.name.startswith("trial-a-")
+    assert not other._before
+    _, resumed = begun(search, "a", step=0.6)
+    assert resumed.uri == its.uri
+
+
 def test_a_later_report_without_the_metric_fails_the_trial_and_not_the_search(search: RunDir) -> None:
     """Ray Tune would end the search."""
     trial, _ = begun(search, "a")

@@ -30,7 +30,10 @@ from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.runs.journal import iter_reports
 from plugin_core.runs.pins import pin
 from plugin_core.specs import TrainSpec, TuneSpec
+from plugin_core.specs.parts import is_name_of_value
 from plugin_core.specs.results import CheckpointRef
+from plugin_core.specs.search_space import values_by_path
+from plugin_core.specs.space_functions import with_functions
 from plugin_core.storage.location import be_patient
 from plugin_core.tracking.session import end_trackers
 
@@ -115,11 +118,12 @@ class Trial(tune.Trainable):
             name, self._start = given["leg"], given["start"]  # paused or restored: the same leg continues
         elif given and given["checkpoint"]:
             self._start = given["checkpoint"]
-            mark = hashlib.sha256(json.dumps([given["checkpoint"], self._chosen], sort_keys=True, default=str).encode())
-            name = f"{name}-{mark.hexdigest()[:8]}"
+            name = f"{name}-{self._mark()}"
         elif self._resumed:
             # under its former name, the train function takes the checkpoint for its own, and continues counting
             name, self._start = RunDir.at(self._resumed["run"]).name, self._resumed["checkpoint"] or ""
+        elif self._is_of_another(name, spec):
+            name = f"{name}-{self._mark()}"
         if self._start:
             spec = spec.model_copy(update={"resume_from": CheckpointRef(uri=self._start)})
         child = self._context.child(name, spec, "train")
@@ -146,6 +150,23 @@ class Trial(tune.Trainable):
         return bool({**kept, "run_config": None, "resume_from": None} != {
             **spec.to_json(), "run_config": None, "resume_from": None,
         })  # fmt: skip
+
+    def _is_of_another(self, name: str, spec: TrainSpec) -> bool:
+        """Whether a run of that name has other values: if a kill comes before Ray Tune has saved a trial, it draws again
+        and gives the same id."""
+        leg = self._context.rundir.child(name)
+        if not leg.exists():
+            return False
+        kept, now = (
+            values_by_path(self._search_spec.param_space, with_functions(each, _without_digest))
+            for each in (leg.read_record()["spec"], spec.to_json())
+        )
+        return kept is not None and kept != now
+
+    def _mark(self) -> str:
+        """A digest of what a leg starts from, and of its values."""
+        given = json.dumps([self._start or None, self._chosen], sort_keys=True, default=str)
+        return hashlib.sha256(given.encode()).hexdigest()[:8]
 
     def _train(self, child: StepContext) -> None:
         from plugin_core.driver.run_step import run_step
@@ -213,3 +234,8 @@ class Trial(tune.Trainable):
         self._final = error
         end = AttemptEnd(error.outcome, error.message, error.details, cause=error.cause)
         self._leg.record_end(self._context.attempt, end)
+
+
+def _without_digest(text: str) -> str:
+    """A function's name without its code's digest: mended code is no other trial."""
+    return text.partition("#")[0] if is_name_of_value(text) else text
