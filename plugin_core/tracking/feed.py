@@ -44,6 +44,7 @@ class Feed:
         self._waiting: list[Entry] = []
         #: index and step of the last report logged, and index of the last one read
         self._index = self._step = self._read = 0
+        self._by_metric = False
         self._ending: tuple[str, str] | None = None
         self._last: list[Entry] = []
         self._wake = threading.Event()
@@ -156,7 +157,10 @@ class Feed:
         metric = self.backend.config.step_metric
         step = index
         if metric is not None and is_number(line["metrics"].get(metric)):
+            self._by_metric = True
             step = max(int(line["metrics"][metric]), self._step)
+        elif self._by_metric:
+            step = self._step  # an index may be far beyond the metric, and steps never go back
         self._step = step
         if index <= self._index:
             return None  # the tracker has it

@@ -155,6 +155,16 @@ def test_reports_that_a_tracker_already_has_are_not_logged_again(rundir: RunDir)
     assert backend.ended == ["left"]
 
 
+def test_a_report_without_the_step_metric_stays_at_the_last_step(rundir: RunDir) -> None:
+    reports = [{"epoch": 1}, *({"loss": 0.5} for _ in range(3)), {"epoch": 2}]
+    lines = [{"attempt": 1, "time": 1.0, "report": n, "metrics": found} for n, found in enumerate(reports, start=1)]
+    rundir.step.child("journal", "001-0001.jsonl").write("".join(json.dumps(line) + "\n" for line in lines).encode())
+    feeds, backend = feed(rundir, MLflow(step_metric="epoch"))
+    feeds.begin()
+    feeds.end("finished")
+    assert [entry.step for entry in backend.entries] == [1, 1, 1, 1, 2]
+
+
 def test_a_validation_is_logged_at_the_step_of_the_report_before_it(rundir: RunDir) -> None:
     journal(rundir, 1, 2, 3)
     place = rundir.step.child("journal", "001-0001.jsonl")
