@@ -4,6 +4,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from plugin_core import RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.tune import callbacks
 from plugin_core.runs.directory import RunDir
@@ -77,3 +79,10 @@ def test_a_trial_that_its_process_lost_in_the_same_attempt_is_not_told_twice_eit
         attempt.report(a, number, 1 / number)
     attempt.die()
     assert [entry["of_trial"] for entry in iter_reports(attempt.rundir)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("reported", "stops"), [({"val": {"acc": 0.9}}, True), ({"val/acc": 0.9}, True), ({}, False)])
+def test_a_limit_may_be_on_a_nested_metric(tmp_path: Path, reported: dict[str, Any], stops: bool) -> None:
+    spec, rundir = search(tmp_path, stop={"val/acc": 0.9})
+    callbacks.begin(callbacks.Search(spec, JournalWriter(rundir, 1), None, trials=2))
+    assert callbacks.Stop()("a", reported) is stops

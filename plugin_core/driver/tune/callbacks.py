@@ -18,6 +18,7 @@ from ray.tune import Callback, Stopper
 from plugin_core.driver.tune.report_channel import LEG, REPORTS
 from plugin_core.errors import SpecError
 from plugin_core.errors.classify import classify
+from plugin_core.runs.history import metric
 from plugin_core.runs.journal import JournalWriter
 from plugin_core.specs.json_values import is_number, json_safe
 
@@ -134,7 +135,8 @@ class Stop(Stopper):
     """Stops a trial when a metric reaches its limit; stops the search at its deadline, or if the spec proves wrong."""
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return any(is_number(result.get(name)) and result[name] >= at for name, at in _current().spec.stop.items())
+        limits = _current().spec.stop.items()
+        return any(is_number(value := metric(result, name)) and value >= at for name, at in limits)
 
     def stop_all(self) -> bool:
         if _search is None:
