@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from plugin_core.errors import SpecError
 from plugin_core.runs.context import StepContext
-from plugin_core.runs.directory import CHILDREN, RunDir
+from plugin_core.runs.directory import CHILDREN, AttemptEnd, RunDir
 from plugin_core.tracking.feed import final_metrics
 from plugin_core.tracking.session import status_of, tracked
 
@@ -28,7 +28,7 @@ def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
         if result is not None:
             feeds.end("finished", metrics=final_metrics(result))
         else:
-            feeds.end(status_of(end.outcome if end else ""), end.message if end else "")
+            feeds.end(*_ended(rundir, attempt, end))
         feeds.must_be_whole()
         links[rundir.uri] = feeds.links
     for name in rundir.location.child(CHILDREN).names():
@@ -36,3 +36,12 @@ def replay(rundir: RunDir) -> dict[str, dict[str, str]]:
         if child.exists() and child.read_spec().tracking:
             links |= replay(child)
     return links
+
+
+def _ended(rundir: RunDir, attempt: int, outer: AttemptEnd | None) -> tuple[str, str]:
+    """How a run without a result ended, for its tracker. `outer`: how the outermost run's last attempt did."""
+    ends = (rundir.end(number) for number in range(attempt, 0, -1)) if not rundir.is_outermost else ()
+    end = next(filter(None, ends), outer)
+    if end is not None and end.outcome == "succeeded":
+        return "finished", ""  # a trial that its search stopped early
+    return (status_of(end.outcome), end.message) if end is not None else (status_of(""), "")

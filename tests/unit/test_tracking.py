@@ -14,7 +14,7 @@ from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
-from plugin_core.runs.directory import Heartbeat, RunDir
+from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs.tracking import Tracker
 from plugin_core.storage.threads import run_sync
 from plugin_core.supervisor.follower import Event
@@ -22,6 +22,7 @@ from plugin_core.supervisor.supervisor import Supervisor
 from plugin_core.tracking.backend import Backend, Entry, numbers
 from plugin_core.tracking.feed import Feed
 from plugin_core.tracking.mlflow import _names
+from plugin_core.tracking.replay import _ended
 from plugin_core.tracking.session import Feeds, make_backend
 from plugin_core.tracking.staged import Staged
 from plugin_core.tracking.subject import Subject
@@ -289,6 +290,16 @@ def test_an_older_attempt_that_wakes_up_leaves_the_newer_ones_files_alone(rundir
         older.push()
     (own,) = newer.place.names()
     assert newer.place.child(own, "events").read() == str(newer.folder).encode()
+
+
+def test_a_trial_that_its_search_stopped_early_is_no_failed_one_when_it_is_logged_again(rundir: RunDir) -> None:
+    rundir.claim(1, "test", "test")
+    rundir.record_end(1, AttemptEnd("succeeded"))
+    stopped, failed = rundir.child("trial-a"), rundir.child("trial-b")
+    failed.record_end(1, AttemptEnd("user_code", "no good"))
+    assert _ended(stopped, 1, rundir.end(1)) == ("finished", "")
+    assert _ended(failed, 1, rundir.end(1)) == ("failed", "no good")
+    assert _ended(stopped, 1, AttemptEnd("cancelled", "stop")) == ("killed", "stop")
 
 
 def test_the_link_of_a_tracker_is_reported_once_during_the_run(rundir: RunDir) -> None:
