@@ -16,8 +16,11 @@ from plugin_core.driver.train.judge import Judge
 from plugin_core.driver.train.snapshot import RunState
 from plugin_core.errors import InfrastructureError, StepTimeoutError
 from plugin_core.ray_internals.controller import Process
+from plugin_core.runs import timings
 from plugin_core.runs.directory import RunDir
+from plugin_core.runs.history import History
 from plugin_core.runs.journal import JournalReader
+from plugin_core.specs.failure_policy import FailurePolicy
 from plugin_core.supervisor.story import phase_in_words
 
 WORKERS = {rank: Process(7 + rank, "vm", "node") for rank in range(2)}
@@ -56,10 +59,10 @@ def test_our_own_errors_say_what_they_say() -> None:
 class Controller:
     """Drives the callback as Ray Train's controller does."""
 
-    def __init__(self, tmp_path: Path, state: RunState | None = None, max_failures: int = 3):
+    def __init__(self, tmp_path: Path, state: RunState | None = None, max_failures: int = 3, policy: Any = None):
         self.rundir = RunDir.at(str(tmp_path / "run"))
         self.rundir.claim(1, "address", "incarnation")
-        judge = Judge(max_failures)
+        judge = Judge(max_failures, policy or FailurePolicy())
         self.callback = JournalCallback(self.rundir.uri, 1, state or RunState(), judge=judge)
         self._state = self._of("initializing")
 
@@ -114,6 +117,17 @@ def test_an_attempt_that_resumes_knows_its_checkpoint_before_its_first_report(tm
     controller = Controller(tmp_path, RunState(4, 4, checkpoints=("checkpoint_a001_000004",)), max_failures=-1)
     controller.enter("restarting", WorkerGroupError("failed", {1: dead()}))
     assert controller.told()[0].endswith("; failure 1; resuming from checkpoint_a001_000004")
+
+
+def test_a_restart_by_a_rule_counts_although_the_driver_is_killed_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timings, "FLUSH_S", 3600.0)
+    controller = Controller(tmp_path, policy=FailurePolicy(worker_lost={"at_most": 5}))
+    controller.start()
+    controller.enter("restarting", WorkerGroupError("failed", {1: dead()}))
+    assert History.read(controller.rundir).recovery.restarts == {"worker_lost": 1}
+    controller.told()
 
 
 def test_a_users_exception_is_told_once_and_not_as_a_restart(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         except Exception:
             logger.exception("the journal does not say why: %s", now)
         self._append(entry)
-        if self._failed and self._writer is not None:
+        if (self._failed or entry.get("by_rule")) and self._writer is not None:
             self._writer.flush()  # the next attempt relies on it
 
     def _why(self, state: str, error: BaseException) -> dict[str, Any]:
