@@ -133,6 +133,17 @@ def test_a_later_report_without_the_metric_fails_the_trial_and_not_the_search(se
         trial.step()
 
 
+def test_a_report_that_a_killed_mailbox_gets_again_reaches_ray_tune_once(
+    search: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, _ = begun(search, "a")
+    delivered = [{"report": number, "metrics": {"value": float(number)}} for number in (1, 2, 2, 3)]
+    trial._mailbox = SimpleNamespace(next=SimpleNamespace(remote=lambda leg: delivered.pop(0)))
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
+    results = [trial.step() for _ in range(3)]
+    assert [(result["value"], result["reports"]) for result in results] == [(1.0, 1), (2.0, 2), (3.0, 3)]
+
+
 class Tracking:
     def __init__(self) -> None:
         self.ended: list[tuple[str, str]] = []

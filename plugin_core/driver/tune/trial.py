@@ -63,6 +63,8 @@ class Trial(tune.Trainable):
         self._reference: dict[str, Any] = {}
         self._leg: RunDir | None = None
         self._told = 0
+        #: the number of the last report that Ray Tune got
+        self._taken = 0
         #: the checkpoint of another trial that the leg starts from (a URI, or ""), and the latest of its own (a name)
         self._start = ""
         self._latest: str | None = None
@@ -75,14 +77,22 @@ class Trial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Return the next report. Raises the training's error if it failed."""
         leg = self._leg or self._begin()
-        entry = self._before.popleft() if self._before else ray.get(self._mailbox.next.remote(leg.name))
+        entry = self._before.popleft() if self._before else self._next(leg)
         if entry is None:
             return self._end()
         self._told += 1
+        self._taken = entry.get("report", 0)
         self._latest = entry.get("checkpoint") or self._latest
         metrics = {name: float("nan") if value is None else value for name, value in entry["metrics"].items()}
         self._check(metrics)
         return {**metrics, LEG: leg.name, REPORTS: self._told}
+
+    def _next(self, leg: RunDir) -> dict[str, Any] | None:
+        """The training's next report; None once it is over. A mailbox that was killed gets the last one again."""
+        while True:
+            entry: dict[str, Any] | None = ray.get(self._mailbox.next.remote(leg.name))
+            if entry is None or entry.get("report", 0) != self._taken:
+                return entry
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         reference = self._reference  # as restored, if nothing has started since
