@@ -1,5 +1,7 @@
 """What a search tells its journal, over all its attempts, and when it stops a trial."""
 
+import asyncio
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.tune import callbacks
+from plugin_core.driver.tune.report_channel import STOPPED, Mailbox
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.journal import JournalWriter, iter_reports
 
@@ -86,3 +89,29 @@ def test_a_limit_may_be_on_a_nested_metric(tmp_path: Path, reported: dict[str, A
     spec, rundir = search(tmp_path, stop={"val/acc": 0.9})
     callbacks.begin(callbacks.Search(spec, JournalWriter(rundir, 1), None, trials=2))
     assert callbacks.Stop()("a", reported) is stops
+
+
+def test_at_its_end_a_search_releases_the_trials_that_wait_for_a_report_once(tmp_path: Path) -> None:
+    """One that waits could not end its trackers before Ray Tune ends its process."""
+    spec, rundir = search(tmp_path)
+    released: list[str] = []
+    found = callbacks.begin(callbacks.Search(spec, JournalWriter(rundir, 1), time.monotonic() + 3600, trials=2))
+    found.release = lambda: released.append("all")
+    assert (callbacks.Stop().stop_all(), released) == (False, [])
+    found.deadline = time.monotonic() - 1
+    assert [callbacks.Stop().stop_all() for _ in range(2)] == [True, True]
+    assert released == ["all"]
+
+
+def test_a_trial_that_waits_for_a_report_and_one_that_asks_later_are_released() -> None:
+    async def released() -> list[Any]:
+        mailbox = Mailbox()
+        waits = asyncio.create_task(mailbox.next("waits"))
+        working = asyncio.create_task(mailbox.report("late", {"report": 1}))
+        await asyncio.sleep(0)
+        await mailbox.stop()
+        found = [await waits, await mailbox.next("late"), await mailbox.next("new")]
+        working.cancel()
+        return found
+
+    assert asyncio.run(released()) == [STOPPED] * 3

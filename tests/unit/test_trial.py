@@ -10,6 +10,7 @@ import pytest
 
 from plugin_core import RunConfig, TrainSpec, TuneSpec
 from plugin_core.driver.tune import trial as module
+from plugin_core.driver.tune.report_channel import STOPPED
 from plugin_core.driver.tune.resumed import RESUMED
 from plugin_core.driver.tune.trial import REFERENCE, Trial
 from plugin_core.errors import SpecError, UserCodeError
@@ -142,6 +143,15 @@ def test_a_report_that_a_killed_mailbox_gets_again_reaches_ray_tune_once(
     monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
     results = [trial.step() for _ in range(3)]
     assert [(result["value"], result["reports"]) for result in results] == [(1.0, 1), (2.0, 2), (3.0, 3)]
+
+
+def test_a_trial_whose_search_is_over_returns_even_before_its_first_report(
+    search: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, _ = begun(search, "a")
+    trial._mailbox = SimpleNamespace(next=SimpleNamespace(remote=lambda leg: dict(STOPPED)))
+    monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda reference: reference))
+    assert trial.step()["done"]
 
 
 class Tracking:

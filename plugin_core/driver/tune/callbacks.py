@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 class Search:
     """The one search of this process, with its progress. `deadline`: on the monotonic clock; `fatal`: an error that affects
     every trial; `trials`: how many there will be; `best`: the best metric so far; `told`: a trial's run → the number of its
-    last report in the journal; `over`: the trials that have ended, once they are `counted`."""
+    last report in the journal; `over`: the trials that have ended, once they are `counted`; `release`: called once, when
+    the search stops its trials."""
 
     spec: TuneSpec
     journal: JournalWriter
@@ -42,6 +43,7 @@ class Search:
     told: dict[str, int] = field(default_factory=dict)
     over: set[str] = field(default_factory=set)
     counted: bool = False
+    release: Callable[[], Any] | None = None
 
     def goes_on(self, entries: Iterable[dict[str, Any]]) -> None:
         """Take in the reports of earlier attempts, so that this one's follow them."""
@@ -142,4 +144,8 @@ class Stop(Stopper):
         if _search is None:
             return False
         late = _search.deadline is not None and time.monotonic() > _search.deadline
-        return late or _search.fatal is not None
+        over = late or _search.fatal is not None
+        if over and _search.release is not None:
+            release, _search.release = _search.release, None
+            release()
+        return over

@@ -13,6 +13,9 @@ from typing import Any
 #: Keys of a trial's results besides the metrics: its leg's name, and the number of reports so far.
 LEG, REPORTS = "leg", "reports"
 
+#: What a trial gets instead of a report once the search is over.
+STOPPED = {"stopped": True}
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,6 +32,13 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._channels: dict[str, _Channel] = {}
+        self._stopped = False
+
+    async def stop(self) -> None:
+        """The search is over: no trial waits for a report any more, which would keep it from ending its trackers."""
+        self._stopped = True
+        for channel in self._channels.values():
+            channel.arrived.set()
 
     async def report(self, leg: str, entry: dict[str, Any]) -> None:
         """Deliver a report; return when the next one is wanted."""
@@ -41,8 +51,11 @@ class Mailbox:
     async def next(self, leg: str) -> dict[str, Any] | None:
         """Return the next report; None once the training is over."""
         channel = self._channels.setdefault(leg, _Channel())
-        channel.wanted.set()
-        await channel.arrived.wait()
+        if not self._stopped:
+            channel.wanted.set()
+            await channel.arrived.wait()
+        if self._stopped:
+            return STOPPED
         channel.arrived.clear()
         return channel.entry
 

@@ -54,7 +54,9 @@ def run(context: StepContext) -> TuneResult:
     search.goes_on(iter_reports(context.rundir))
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt)
     place = context.rundir.location.child(EXPERIMENT)
-    parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": report_channel.make()}
+    mailbox = report_channel.make()
+    search.release = mailbox.stop.remote
+    parameters = {"run_uri": context.rundir.uri, "attempt": context.attempt, "mailbox": mailbox}
     parameters["code"] = code.of_held(context.rundir)
     trainable = tune.with_resources(tune.with_parameters(Trial, **parameters), TRIAL_RESOURCES)
     context.set_phase("searching")

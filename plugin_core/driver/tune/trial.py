@@ -19,7 +19,7 @@ import ray
 from ray import tune
 from ray.tune.result import RESULT_DUPLICATE
 
-from plugin_core.driver.tune.report_channel import LEG, REPORTS, Sender
+from plugin_core.driver.tune.report_channel import LEG, REPORTS, STOPPED, Sender
 from plugin_core.driver.tune.resumed import RESUMED
 from plugin_core.errors import RayTrainWorkflowsError, SpecError, UserCodeError, from_outcome
 from plugin_core.errors.classify import classify
@@ -80,6 +80,8 @@ class Trial(tune.Trainable):
         entry = self._before.popleft() if self._before else self._next(leg)
         if entry is None:
             return self._end()
+        if entry == STOPPED:
+            return {RESULT_DUPLICATE: True, "done": True}  # which nobody waits for
         self._told += 1
         self._taken = entry.get("report", 0)
         self._latest = entry.get("checkpoint") or self._latest
@@ -91,7 +93,7 @@ class Trial(tune.Trainable):
         """The training's next report; None once it is over. A mailbox that was killed gets the last one again."""
         while True:
             entry: dict[str, Any] | None = ray.get(self._mailbox.next.remote(leg.name))
-            if entry is None or entry.get("report", 0) != self._taken:
+            if entry is None or entry == STOPPED or entry.get("report", 0) != self._taken:
                 return entry
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
