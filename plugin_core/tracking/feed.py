@@ -114,7 +114,8 @@ class Feed:
             return [self.refused.message]
         if self.whole:
             return []
-        reason = f" ({str(self.error).splitlines()[0][:200]})" if self.error else ""
+        said = str(self.error or "").strip() or type(self.error).__name__
+        reason = f" ({said.splitlines()[0][:200]})" if self.error else ""
         return [f"tracking.{self.name}: some reports are missing{reason}; `raytrain track {self._rundir.uri}` logs them"]
 
     def _turn(self) -> bool:

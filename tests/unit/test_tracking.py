@@ -205,6 +205,15 @@ def test_a_tracker_that_stays_away_is_a_warning_and_does_not_block(rundir: RunDi
     assert warning.startswith("tracking.mlflow: some reports are missing (nobody is there)")
 
 
+def test_an_error_of_a_tracker_without_a_word_is_a_warning_too(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds, backend = feed(rundir)
+    monkeypatch.setattr(backend, "begin", lambda: (_ for _ in ()).throw(TimeoutError()))
+    feeds.begin()
+    feeds.end("finished", timeout_s=0.5)
+    (warning,) = feeds.warnings
+    assert warning.startswith("tracking.mlflow: some reports are missing (TimeoutError)")
+
+
 def test_the_ledger_is_logged_at_the_step_of_the_last_report(rundir: RunDir) -> None:
     rundir.claim(1, "http://x", "session")
     journal(rundir, 1, 2)
