@@ -71,5 +71,8 @@ def numbers(metrics: dict[str, Any]) -> dict[str, float]:
         if value is None:
             found[name] = math.nan
         elif isinstance(value, (int, float)):
-            found[name] = float(value)
+            try:
+                found[name] = float(value)
+            except OverflowError:  # an integer of more than 308 digits
+                found[name] = math.nan
     return found

@@ -13,6 +13,7 @@ from devtools.chaos import wait_until
 from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, TensorBoard, TrainSpec, WandB, parse_spec
 from plugin_core.clusters.fake import FakeCluster
+from plugin_core.driver.train.finite import check_finite
 from plugin_core.errors import FencedError, InfrastructureError, SpecError
 from plugin_core.runs.directory import AttemptEnd, Heartbeat, RunDir
 from plugin_core.specs.tracking import Tracker
@@ -70,6 +71,16 @@ def test_numbers_of_a_report_are_those_a_tracker_can_plot() -> None:
     found = numbers({"loss": 0.5, "val": {"acc": 1, "deep": {"f1": 0.2}}, "ok": True, "text": "x", "list": [1, 2]})
     assert found == {"loss": 0.5, "val/acc": 1.0, "val/deep/f1": 0.2, "ok": 1.0}
     assert numbers({"nan": None})["nan"] != numbers({"nan": None})["nan"]
+
+
+def test_a_number_that_no_float_can_hold_costs_no_other_metric(rundir: RunDir) -> None:
+    line = {"attempt": 1, "time": 1.0, "report": 1, "metrics": {"huge": 10**400, "loss": 0.5}}
+    rundir.step.child("journal", "001-0001.jsonl").write(json.dumps(line).encode() + b"\n")
+    feeds, backend = feed(rundir)
+    feeds.begin()
+    feeds.end("finished")
+    assert [entry.metrics["loss"] for entry in backend.entries] == [0.5]
+    check_finite({"loss": 10**400}, [])  # finite it is
 
 
 def test_names_for_mlflow_are_valid_short_and_unique() -> None:

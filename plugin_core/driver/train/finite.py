@@ -31,5 +31,5 @@ def _number(value: Any) -> float | None:
     """A metric as a number, including NumPy's and PyTorch's; None if it is not one."""
     try:
         return float(value) if not isinstance(value, (str, bytes)) else None
-    except (TypeError, ValueError, RuntimeError):  # a tensor of more than one element
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # a tensor of several elements, or an enormous integer
         return None
