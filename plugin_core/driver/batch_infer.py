@@ -33,6 +33,8 @@ def run(context: StepContext) -> BatchInferResult:
         output_folder.publish(root, done, fence)
         return _result(context, root.child(done["folder"]), done["rows"])
     folder = output_folder.begin(root, context.attempt, spec.key_column is not None, context.rundir.generation)
+    if spec.key_column is not None:
+        output_folder.drop_unrecorded(folder, _written_rows(context), fence)
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt, folder.uri)
     _configure(context, spec)
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
@@ -56,6 +58,11 @@ def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResu
     )
 
 
+def _written_rows(context: StepContext) -> Location:
+    """Ray's records of the rows that are written, with a key column."""
+    return context.rundir.step.child("rows")
+
+
 def _configure(context: StepContext, spec: BatchInferSpec) -> None:
     import ray.data
     from ray.data.checkpoint import CheckpointConfig
@@ -67,7 +74,7 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
     settings.execution_options.preserve_order = spec.preserve_order
     if spec.key_column is not None:
         # Ray's own checkpoint of written rows, committed in two phases with each output file
-        done = context.rundir.step.child("rows")
+        done = _written_rows(context)
         done.make_dir()
         settings.checkpoint_config = CheckpointConfig(
             spec.key_column,
