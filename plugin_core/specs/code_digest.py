@@ -265,9 +265,15 @@ def _is_node_of(code: types.CodeType, node: Any) -> bool:
 
 def _signature(code: types.CodeType) -> Any:
     """What a code object does, wherever it is in its file."""
-    consts = tuple(_signature(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts)
+    consts = tuple(_signature(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     return code.co_qualname, code.co_code, names, consts
+
+
+def _constant(value: Any) -> str:
+    """A constant as text. The members of a set have one order in a code object that the compiler made, and maybe another in
+    the same one from a .pyc file."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _described(node: Any) -> tuple[str, frozenset[str]]:
