@@ -110,15 +110,27 @@ def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
     finder = _Finder(path=folders, excludes=sorted(_OURS))
     with _TRACING:
         finder.follow(file, module_name)
-    roots = [Path(folder) for folder in finder.path]
-    files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
-    found = {}
-    for path in [*files, *(_package_files(file, module_name) if itself else [])]:
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        relative = path.relative_to(root).as_posix() if root else ""
-        if root and relative.split("/")[0].removesuffix(".py") not in _OURS and is_users_file(str(path)):
-            found[relative] = path.read_bytes()
-    return found
+    files = {}
+    for name, found in finder.modules.items():
+        if name != "__main__" and (path := vars(found).get("__file__")):
+            # not relative to a folder of `sys.path`: these may lie in one another
+            files["/".join([*_folders_of(name, path), Path(path).name])] = Path(path)
+    if itself:
+        root = _root_of(file, module_name)
+        files |= {path.relative_to(root).as_posix(): path for path in _package_files(file, module_name)}
+    return {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if any(path.is_relative_to(folder) for folder in finder.path)
+        and name.split("/")[0].removesuffix(".py") not in _OURS
+        and is_users_file(str(path))
+    }
+
+
+def _folders_of(module_name: str, path: str) -> list[str]:
+    """The names of the packages that a module's file is in, itself if it is one."""
+    names = module_name.split(".")
+    return names if Path(path).name.startswith("__init__.") else names[:-1]
 
 
 def pack(sources: dict[str, bytes]) -> bytes:
