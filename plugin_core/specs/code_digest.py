@@ -49,14 +49,19 @@ def code_digest(function: Callable[..., Any]) -> str:
     """A digest of a function: its code, defaults, captured values and globals, and those of the functions and classes of
     its own module that it refers to. It ignores comments, docstrings and annotations of arguments, and the content of
     objects that are not data (see `captured_values`)."""
-    called: Any = function
-    while isinstance(called, functools.partial):
-        called = called.func
+    called = innermost(function)
     digest = _Digest(getattr(called, "__module__", None))
     digest.visit(function)
     if not isinstance(called, (types.FunctionType, types.MethodType, type)):
         digest.visit([type(called), getattr(called, "__dict__", None)])  # a callable instance, of any module's class
     return _hashed("\x00".join(digest.parts))
+
+
+def innermost(function: Any) -> Any:
+    """The function that partials of it call."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _hashed(text: str) -> str:

@@ -21,6 +21,8 @@ from modulefinder import Module, ModuleFinder
 from pathlib import Path
 from typing import Any
 
+from plugin_core.specs.code_digest import innermost
+
 #: installed on the cluster, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
 #: modulefinder's constant for a package folder
@@ -80,7 +82,7 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
             found = find_module(module_name, uploaded)
             file = found.origin if found else None
         else:
-            module = sys.modules.get(getattr(function, "__module__", "") or "")
+            module = module_of(function)
             file, module_name = getattr(module, "__file__", None), getattr(module, "__name__", "")
             # `python -m package.module` calls it __main__
             module_name = getattr(getattr(module, "__spec__", None), "name", module_name)
@@ -89,6 +91,11 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
                 if place.is_file():  # it may have been deleted; a function can be sent without it
                     sources.update(_traced(place, module_name, itself=isinstance(function, str)))
     return sources
+
+
+def module_of(function: Callable[..., Any]) -> Any:
+    """The module that defines a function, also one that a partial calls; None if it is not loaded."""
+    return sys.modules.get(getattr(innermost(function), "__module__", "") or "")
 
 
 @contextlib.contextmanager
