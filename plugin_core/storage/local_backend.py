@@ -6,11 +6,15 @@ import contextlib
 import errno
 import os
 import posixpath
+import re
 import shutil
 import stat
 import uuid
 
 from plugin_core.storage.small_files import check_size
+
+#: What a writer's file is called until it is whole. It is not listed; a killed writer leaves it.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp$")
 
 
 class LocalFiles:
@@ -55,13 +59,15 @@ class LocalFiles:
 
     def names(self, path: str, after: str = "") -> list[str]:
         # pyarrow's listing fails if the folder or a file in it is created or deleted meanwhile
-        return [name for name in os.listdir(path) if name > after]
+        return [name for name in os.listdir(path) if name > after and not _TEMPORARY.search(name)]
 
     def versions(self, path: str) -> dict[str, str]:
         found = {}
         with os.scandir(path) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
+                if _TEMPORARY.search(entry.name):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     found[entry.name] = "" if entry.is_dir() else _version(entry.stat())
         return found
 
