@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -25,7 +26,11 @@ BATCH = 1000
 #: Attempts to read a response body if the connection breaks midway.
 BODY_ATTEMPTS = 3
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
-_CONFLICT = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+#: Another request was changing the object: S3 asks to send this one again, since neither may have created it.
+_CONFLICT = frozenset({"ConditionalRequestConflict", "409"})
+#: Seconds before each further attempt to create an object after a conflict.
+CONFLICT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3Objects]:
@@ -83,7 +88,16 @@ class S3Objects:
 
     def create(self, path: str, data: bytes) -> bool:
         bucket, key = _split(path)
-        code, _ = _unless(_CONFLICT, lambda: self._client().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*"))
+
+        def put() -> Any:
+            return self._client().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+
+        for wait_s in CONFLICT_S:
+            code, _ = _unless(_EXISTS | _CONFLICT, put)
+            if code not in _CONFLICT or self.is_file(path):
+                return not code
+            time.sleep(wait_s)
+        code, _ = _unless(_EXISTS, put)
         return not code
 
     def is_file(self, path: str) -> bool:

@@ -5,10 +5,48 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from plugin_core.runs.output_folder import OWNER, claim_output
-from plugin_core.storage import local_backend
+from plugin_core.storage import local_backend, s3_backend
 from plugin_core.storage.location import Location
+from plugin_core.storage.s3_backend import S3Objects
+
+
+class Bucket:
+    """A client of a bucket with one key, which answers a put with one code after another."""
+
+    def __init__(self, *answers: str, there: bool = False):
+        self.answers = list(answers)
+        self.there = there
+
+    def put_object(self, **given: Any) -> None:
+        assert given["IfNoneMatch"] == "*"
+        if self.there:
+            raise ClientError({"Error": {"Code": "PreconditionFailed"}}, "PutObject")
+        if self.answers and (code := self.answers.pop(0)):
+            raise ClientError({"Error": {"Code": code}}, "PutObject")
+        self.there = True
+
+    def head_object(self, **given: Any) -> None:
+        if not self.there:
+            raise ClientError({"Error": {"Code": "404"}}, "HeadObject")
+
+
+def objects(bucket: Bucket) -> S3Objects:
+    found = S3Objects(None, {}, 1)
+    found._made = os.getpid(), bucket
+    return found
+
+
+def test_a_conflict_on_s3_does_not_mean_that_the_object_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 answers 409 while another request changes the object, and expects the request again."""
+    monkeypatch.setattr(s3_backend, "CONFLICT_S", (0.0, 0.0))
+    bucket = Bucket("ConditionalRequestConflict", "409")
+    assert objects(bucket).create("b/k", b"x") is True
+    assert objects(bucket).create("b/k", b"x") is False
+    with pytest.raises(ClientError, match="ConditionalRequestConflict"):
+        objects(Bucket(*["ConditionalRequestConflict"] * 3)).create("b/k", b"x")
 
 
 def test_a_killed_claim_of_an_output_folder_does_not_count_as_other_data(
