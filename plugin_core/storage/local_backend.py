@@ -40,7 +40,8 @@ class LocalFiles:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return False
+            # NFS repeats a request whose answer was lost, and then finds the file that it made
+            return os.path.samefile(temporary, path)
         except OSError as exc:
             if exc.errno in (errno.EPERM, errno.EOPNOTSUPP):
                 raise OSError(exc.errno, f"{exc.strerror} (the file system has no hard links)", path) from exc

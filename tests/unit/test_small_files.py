@@ -49,6 +49,23 @@ def test_a_conflict_on_s3_does_not_mean_that_the_object_exists(monkeypatch: pyte
         objects(Bucket(*["ConditionalRequestConflict"] * 3)).create("b/k", b"x")
 
 
+def test_a_file_whose_creation_is_repeated_because_its_answer_was_lost_is_the_creators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an NFS client does after its server started again."""
+    link = os.link
+
+    def twice(source: str, target: str) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    place = Location.of(str(tmp_path / "file"))
+    assert place.create(b"x") is True
+    assert place.create(b"x") is False
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_a_killed_claim_of_an_output_folder_does_not_count_as_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
