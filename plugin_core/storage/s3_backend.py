@@ -175,23 +175,29 @@ def _client(options: dict[str, str], region: str, attempts: int) -> Any:
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
     virtual = options.get("force_virtual_addressing", "").lower() == "true"
-    return Session().client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=options.get("region") or region or None,
-        use_ssl=options.get("scheme", "https") != "http",
-        verify=options.get("tls_ca_file_path") or None,
-        aws_access_key_id=options.get("access_key"),
-        aws_secret_access_key=options.get("secret_key"),
-        aws_session_token=options.get("session_token"),
-        config=Config(
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": attempts},
-            s3={"addressing_style": "virtual"} if virtual else None,
-        ),
-    )
+    try:
+        return Session().client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=options.get("region") or region or None,
+            use_ssl=options.get("scheme", "https") != "http",
+            verify=options.get("tls_ca_file_path") or None,
+            aws_access_key_id=options.get("access_key"),
+            aws_secret_access_key=options.get("secret_key"),
+            aws_session_token=options.get("session_token"),
+            config=Config(
+                connect_timeout=CONNECT_S,
+                read_timeout=READ_S,
+                max_pool_connections=CONNECTIONS,
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                s3={"addressing_style": "virtual"} if virtual else None,
+            ),
+        )
+    except ValueError:  # it shows the value, which may come from a variable
+        raise SpecError(
+            "storage_path: got an s3:// URI whose endpoint_override or region is invalid; expected host:port, and the name"
+            " of a region"
+        ) from None
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from plugin_core.errors import SpecError
 from plugin_core.runs.output_folder import OWNER, claim_output
 from plugin_core.storage import local_backend, s3_backend
 from plugin_core.storage.location import Location
@@ -47,6 +48,16 @@ def test_a_conflict_on_s3_does_not_mean_that_the_object_exists(monkeypatch: pyte
     assert objects(bucket).create("b/k", b"x") is False
     with pytest.raises(ClientError, match="ConditionalRequestConflict"):
         objects(Bucket(*["ConditionalRequestConflict"] * 3)).create("b/k", b"x")
+
+
+@pytest.mark.parametrize(
+    "options", ["endpoint_override=bad host:80&region=r", "endpoint_override=localhost:1&region=bad region"]
+)
+def test_an_endpoint_or_region_that_no_client_accepts_is_refused(options: str) -> None:
+    place = Location.of(f"s3://bucket/x?{options}")
+    for use in (Location.read, Location.names, lambda place: place.create(b"x")):
+        with pytest.raises(SpecError, match="whose endpoint_override or region is invalid; expected host:port"):
+            use(place)
 
 
 def test_a_file_whose_creation_is_repeated_because_its_answer_was_lost_is_the_creators(
