@@ -85,7 +85,7 @@ def prune(rundir: RunDir, checkpoint: str) -> bool:
     """Delete a checkpoint unless it was pinned meanwhile; returns whether it was deleted."""
     if pinned(rundir, checkpoint):
         return False
-    rundir.location.child(checkpoint).delete_dir()
+    rundir.location.child(checkpoint).delete_dir(last=checkpoint_manifest.FOLDER)
     return True
 
 

@@ -84,7 +84,11 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         os.unlink(path)
 
-    def delete_dir(self, path: str) -> None:
+    def delete_dir(self, path: str, last: str = "") -> None:
+        for name in os.listdir(path) if last else ():
+            entry = posixpath.join(path, name)
+            if name != last:
+                shutil.rmtree(entry) if os.path.isdir(entry) and not os.path.islink(entry) else os.unlink(entry)
         shutil.rmtree(path)
 
     def abort_uploads(self, path: str) -> int:

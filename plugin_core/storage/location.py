@@ -246,10 +246,10 @@ class Location:
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
             self.small_files.delete(self.path)
 
-    def delete_dir(self) -> None:
-        """Delete this directory and its content, if it exists."""
+    def delete_dir(self, last: str = "") -> None:
+        """Delete this directory and its content, if it exists; the folder `last` in it at the end."""
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
-            self.small_files.delete_dir(self.path)
+            self.small_files.delete_dir(self.path, last)
 
     def abort_uploads(self) -> int:
         """Abort unfinished multipart uploads below this location and return their number. Killed processes leave them,

@@ -130,12 +130,13 @@ class S3Objects:
         bucket, key = _split(path)
         self._client().delete_object(Bucket=bucket, Key=key)
 
-    def delete_dir(self, path: str) -> None:
+    def delete_dir(self, path: str, last: str = "") -> None:
         bucket, key = _split(path)
-        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", PaginationConfig={"PageSize": BATCH}):
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
-            if not keys:
-                continue
+        pages = self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/")
+        found = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        found.sort(key=lambda name: bool(last) and name.startswith(f"{key}/{last}/"))
+        for start in range(0, len(found), BATCH):
+            keys = [{"Key": name} for name in found[start : start + BATCH]]
             answer = self._client().delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
             if left := answer.get("Errors"):
                 raise OSError(f"{len(left)} of {len(keys)} objects remain ({left[0].get('Code')}: {left[0].get('Key')})")
