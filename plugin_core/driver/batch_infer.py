@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from plugin_core.driver import datasets
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
 def run(context: StepContext) -> BatchInferResult:
     spec = context.spec
     assert isinstance(spec, BatchInferSpec)
-    from plugin_core.ray_internals import data_progress
-
     check_framework(spec)
     root = Location.of(spec.output_path) if spec.output_path else context.rundir.location.child("predictions")
     output_folder.claim_output(root, context.rundir.location)
@@ -33,8 +33,19 @@ def run(context: StepContext) -> BatchInferResult:
         output_folder.publish(root, done, fence)
         return _result(context, root.child(done["folder"]), done["rows"])
     folder = output_folder.begin(root, context.attempt, spec.key_column is not None, context.rundir.generation)
+    if spec.key_column is not None:
+        output_folder.drop_unrecorded(folder, _written_rows(context), fence)
     filesystem = fenced_filesystem(context.rundir.uri, context.attempt, folder.uri)
-    _configure(context, spec)
+    with _configured(context, spec):
+        written = _predict(context, spec, folder, filesystem)
+    context.set_phase("committing")
+    rows = output_folder.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
+    return _result(context, folder, rows)
+
+
+def _predict(context: StepContext, spec: BatchInferSpec, folder: Location, filesystem: Any) -> int:
+    from plugin_core.ray_internals import data_progress
+
     arguments = (context.function("predictor"), spec.checkpoint, spec.config, spec.preserve_rows)
     dataset = datasets.load(spec.dataset, functools.partial(context.function, "dataset.function"), for_pool=True)
     context.set_phase("predicting")
@@ -43,10 +54,7 @@ def run(context: StepContext) -> BatchInferResult:
         predicted = dataset.map_batches(Predict, fn_constructor_args=arguments, **options)
         if spec.output_columns is not None:
             predicted = predicted.select_columns(spec.output_columns)
-        written = _write(predicted, spec, folder.path, filesystem)
-    context.set_phase("committing")
-    rows = output_folder.commit(root, folder, spec.output_format, spec.checkpoint.uri, written, fence)
-    return _result(context, folder, rows)
+        return _write(predicted, spec, folder.path, filesystem)
 
 
 def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResult:
@@ -56,7 +64,14 @@ def _result(context: StepContext, folder: Location, rows: int) -> BatchInferResu
     )
 
 
-def _configure(context: StepContext, spec: BatchInferSpec) -> None:
+def _written_rows(context: StepContext) -> Location:
+    """Ray's records of the rows that are written, with a key column."""
+    return context.rundir.step.child("rows")
+
+
+@contextmanager
+def _configured(context: StepContext, spec: BatchInferSpec) -> Iterator[None]:
+    """Sets what Ray Data's settings of this process say about this prediction."""
     import ray.data
     from ray.data.checkpoint import CheckpointConfig
 
@@ -65,16 +80,23 @@ def _configure(context: StepContext, spec: BatchInferSpec) -> None:
     data_progress.begin()
     settings = ray.data.DataContext.get_current()
     settings.execution_options.preserve_order = spec.preserve_order
+    keys = None
     if spec.key_column is not None:
         # Ray's own checkpoint of written rows, committed in two phases with each output file
-        done = context.rundir.step.child("rows")
+        done = _written_rows(context)
         done.make_dir()
-        settings.checkpoint_config = CheckpointConfig(
+        keys = CheckpointConfig(
             spec.key_column,
             done.path,
             override_filesystem=fenced_filesystem(context.rundir.uri, context.attempt, done.uri),
             delete_checkpoint_on_success=False,
         )
+    before, settings.checkpoint_config = settings.checkpoint_config, keys
+    try:
+        yield
+    finally:
+        # Ray leaves rows with these keys out of whatever this process writes (see `execute`)
+        settings.checkpoint_config = before
 
 
 def _write(dataset: Any, spec: BatchInferSpec, path: str, filesystem: Any) -> int:

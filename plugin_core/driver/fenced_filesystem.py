@@ -144,7 +144,7 @@ class _FencedHandler(FileSystemHandler):
             logger.info("%s is kept because it is needed elsewhere", name)
             return
         self._there.pop(name, None)
-        self._place.small_files.delete_dir(path)
+        self._place.small_files.delete_dir(path, last=checkpoint_manifest.FOLDER)
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
         self._fence.check()

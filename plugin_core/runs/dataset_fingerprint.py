@@ -48,7 +48,7 @@ def arrow_dataset(location: Location, file_format: str | None, field: str = "pat
         raise SpecError(
             f"{field}: got {location.uri!r}; expected readable {file_format} ({str(exc).splitlines()[0]})"
         ) from exc
-    except OSError as exc:
+    except location.errors as exc:
         raise StorageError(f"{field}: {location.uri} cannot be read: {exc}") from exc
 
 
@@ -59,16 +59,14 @@ def fingerprint_of_all(datasets: Mapping[str, DatasetConfig]) -> str | None:
 
 
 def _files(path: str) -> list[tuple[str, int, int]]:
-    from pyarrow.fs import FileSelector, FileType
+    from pyarrow.fs import FileType
 
     place = Location.of(path)
-    try:
-        info = place.fs.get_file_info(place.path)
-        single = info.type == FileType.File
-        found = [info] if single else place.fs.get_file_info(FileSelector(place.path, recursive=True))
-    except OSError as exc:
-        raise StorageError(f"{place.uri} cannot be looked up: {exc}") from exc
-    return sorted((file.path, file.size, file.mtime_ns or 0) for file in found if file.type == FileType.File)
+    info = place.info()
+    if info.type == FileType.NotFound:
+        raise StorageError(f"{place.uri} cannot be looked up: it does not exist")
+    found = [info] if info.type == FileType.File else place.files().values()
+    return sorted((file.path, file.size, file.mtime_ns or 0) for file in found)
 
 
 def _hash(data: Any) -> str:

@@ -65,6 +65,15 @@ def begin(root: Location, attempt: int, keyed: bool, generation: int = 1) -> Loc
     return folder
 
 
+def drop_unrecorded(folder: Location, records: Location, fence: Fence) -> None:
+    """Empty the shared folder if there are no records of the rows in it: they are from a run of this name whose directory
+    was deleted by hand, and are predicted again."""
+    if folder.names() and not records.names():
+        fence.check()
+        folder.delete_dir()
+        folder.make_dir()
+
+
 def committed(root: Location, fence: Fence) -> dict[str, Any] | None:
     """The commit record of an earlier attempt that was stopped before it published."""
     file = root.child(_commit(fence))

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from plugin_core.errors import StorageError
 from plugin_core.runs.directory import CHILDREN, RunDir
 from plugin_core.runs.history import History
 from plugin_core.runs.pins import pinned
@@ -86,7 +85,7 @@ def prune(rundir: RunDir, checkpoint: str) -> bool:
     """Delete a checkpoint unless it was pinned meanwhile; returns whether it was deleted."""
     if pinned(rundir, checkpoint):
         return False
-    rundir.location.child(checkpoint).delete_dir()
+    rundir.location.child(checkpoint).delete_dir(last=checkpoint_manifest.FOLDER)
     return True
 
 
@@ -106,10 +105,7 @@ def _over_since(rundir: RunDir, result: StepResult | None) -> datetime | None:
 
 
 def _modified(place: Location) -> datetime | None:
-    try:
-        found: datetime | None = place.fs.get_file_info(place.path).mtime
-    except OSError as exc:
-        raise StorageError(f"{place.uri} cannot be looked up: {exc}") from exc
+    found: datetime | None = place.info().mtime
     return found
 
 

@@ -26,6 +26,8 @@ from plugin_core.specs.captured_values import UNKNOWN, content_of
 _DEPTH = 20
 #: Globals that are inspected although a library defines their class, such as an OrderedDict.
 _PLAIN = (functools.partial, list, tuple, dict, set, frozenset, int, float, str, bytes, complex)
+#: Globals that depend on how a file was loaded: as a script, or by an engine, which may name it anew in each process.
+_OF_THE_MODULE = {"__name__", "__package__"}
 _PARSING = threading.Lock()
 #: code → its tree as text, and the names in it; found once, because the file may be edited while the process runs
 _trees: weakref.WeakKeyDictionary[types.CodeType, tuple[str, frozenset[str]] | None] = weakref.WeakKeyDictionary()
@@ -49,14 +51,21 @@ def code_digest(function: Callable[..., Any]) -> str:
     """A digest of a function: its code, defaults, captured values and globals, and those of the functions and classes of
     its own module that it refers to. It ignores comments, docstrings and annotations of arguments, and the content of
     objects that are not data (see `captured_values`)."""
-    called: Any = function
-    while isinstance(called, functools.partial):
-        called = called.func
+    called = innermost(function)
     digest = _Digest(getattr(called, "__module__", None))
     digest.visit(function)
     if not isinstance(called, (types.FunctionType, types.MethodType, type)):
-        digest.visit([type(called), getattr(called, "__dict__", None)])  # a callable instance, of any module's class
+        # a callable instance, of any module's class
+        held = {name: value for name, value in getattr(called, "__dict__", {}).items() if name != "__module__"}
+        digest.visit([type(called), held])
     return _hashed("\x00".join(digest.parts))
+
+
+def innermost(function: Any) -> Any:
+    """The function that partials of it call."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _hashed(text: str) -> str:
@@ -112,7 +121,8 @@ class _Digest:
 
     def _object(self, value: Any, content: Any) -> None:
         kind = type(value)
-        self.parts.append(f"{kind.__module__}.{kind.__qualname__}")
+        library = "" if kind.__module__ == self._module else f"{kind.__module__}."
+        self.parts.append(f"{library}{kind.__qualname__}")
         if self._depth == _DEPTH or not self._is_new(value):
             return
         self._depth += 1
@@ -145,7 +155,7 @@ class _Digest:
             names &= tree[1]  # without names that some Python versions add
         self.visit([function.__defaults__, function.__kwdefaults__])
         self.visit([_content(cell) for cell in function.__closure__ or ()])
-        for name in sorted(names):
+        for name in sorted(names - _OF_THE_MODULE):
             self.parts.append(name)
             self._global(function.__globals__.get(name))
 
@@ -265,9 +275,15 @@ def _is_node_of(code: types.CodeType, node: Any) -> bool:
 
 def _signature(code: types.CodeType) -> Any:
     """What a code object does, wherever it is in its file."""
-    consts = tuple(_signature(each) if isinstance(each, types.CodeType) else repr(each) for each in code.co_consts)
+    consts = tuple(_signature(each) if isinstance(each, types.CodeType) else _constant(each) for each in code.co_consts)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     return code.co_qualname, code.co_code, names, consts
+
+
+def _constant(value: Any) -> str:
+    """A constant as text. The members of a set have one order in a code object that the compiler made, and maybe another in
+    the same one from a .pyc file."""
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _described(node: Any) -> tuple[str, frozenset[str]]:

@@ -15,7 +15,6 @@ import inspect
 import pickle
 import re
 import symtable
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
@@ -27,7 +26,7 @@ import cloudpickle
 from plugin_core.errors import PayloadError
 from plugin_core.specs.code_digest import code_digest
 from plugin_core.specs.function_arguments import accepted
-from plugin_core.specs.sources import find_module, find_without_import, is_users_file
+from plugin_core.specs.sources import find_module, find_without_import, is_users_file, module_of
 
 
 def by_value_name(function: Callable[..., Any]) -> str:
@@ -53,7 +52,7 @@ def pickle_functions(functions: dict[str, Callable[..., Any]]) -> bytes:
 def _pickled(functions: dict[str, Callable[..., Any]]) -> bytes:
     registered = []
     already = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
-    for module in {sys.modules.get(getattr(function, "__module__", "")) for function in functions.values()}:
+    for module in set(map(module_of, functions.values())):
         if module and module.__name__ not in already and is_users_file(getattr(module, "__file__", None)):
             cloudpickle.register_pickle_by_value(module)
             registered.append(module)

@@ -21,6 +21,8 @@ from modulefinder import Module, ModuleFinder
 from pathlib import Path
 from typing import Any
 
+from plugin_core.specs.code_digest import innermost
+
 #: installed on the cluster, so never shipped
 _OURS = {"plugin_core", "prefect_integration", "airflow_provider"}
 #: modulefinder's constant for a package folder
@@ -80,7 +82,7 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
             found = find_module(module_name, uploaded)
             file = found.origin if found else None
         else:
-            module = sys.modules.get(getattr(function, "__module__", "") or "")
+            module = module_of(function)
             file, module_name = getattr(module, "__file__", None), getattr(module, "__name__", "")
             # `python -m package.module` calls it __main__
             module_name = getattr(getattr(module, "__spec__", None), "name", module_name)
@@ -89,6 +91,11 @@ def local_sources(functions: Iterable[Callable[..., Any] | str], uploaded: Seque
                 if place.is_file():  # it may have been deleted; a function can be sent without it
                     sources.update(_traced(place, module_name, itself=isinstance(function, str)))
     return sources
+
+
+def module_of(function: Callable[..., Any]) -> Any:
+    """The module that defines a function, also one that a partial calls; None if it is not loaded."""
+    return sys.modules.get(getattr(innermost(function), "__module__", "") or "")
 
 
 @contextlib.contextmanager
@@ -110,15 +117,27 @@ def _traced(file: Path, module_name: str, itself: bool) -> dict[str, bytes]:
     finder = _Finder(path=folders, excludes=sorted(_OURS))
     with _TRACING:
         finder.follow(file, module_name)
-    roots = [Path(folder) for folder in finder.path]
-    files = [Path(path) for name, m in finder.modules.items() if name != "__main__" and (path := vars(m).get("__file__"))]
-    found = {}
-    for path in [*files, *(_package_files(file, module_name) if itself else [])]:
-        root = next((root for root in roots if path.is_relative_to(root)), None)
-        relative = path.relative_to(root).as_posix() if root else ""
-        if root and relative.split("/")[0].removesuffix(".py") not in _OURS and is_users_file(str(path)):
-            found[relative] = path.read_bytes()
-    return found
+    files = {}
+    for name, found in finder.modules.items():
+        if name != "__main__" and (path := vars(found).get("__file__")):
+            # not relative to a folder of `sys.path`: these may lie in one another
+            files["/".join([*_folders_of(name, path), Path(path).name])] = Path(path)
+    if itself:
+        root = _root_of(file, module_name)
+        files |= {path.relative_to(root).as_posix(): path for path in _package_files(file, module_name)}
+    return {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if any(path.is_relative_to(folder) for folder in finder.path)
+        and name.split("/")[0].removesuffix(".py") not in _OURS
+        and is_users_file(str(path))
+    }
+
+
+def _folders_of(module_name: str, path: str) -> list[str]:
+    """The names of the packages that a module's file is in, itself if it is one."""
+    names = module_name.split(".")
+    return names if Path(path).name.startswith("__init__.") else names[:-1]
 
 
 def pack(sources: dict[str, bytes]) -> bytes:

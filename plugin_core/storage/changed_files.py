@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +13,12 @@ def changed_files(folder: Path, sent: dict[str, tuple[int, int]]) -> Iterator[tu
 
     The caller records each uploaded file in `sent`.
     """
-    for file in sorted(folder.rglob("*")):
-        if not file.is_file():
-            continue
-        name, state = file.relative_to(folder).as_posix(), (file.stat().st_size, file.stat().st_mtime_ns)
-        if sent.get(name) != state:
-            yield name, file, state
+    for place, _, names in sorted(os.walk(folder)):
+        for file in sorted(Path(place, name) for name in names):
+            try:
+                found = file.stat()
+            except FileNotFoundError:  # its writer renamed or deleted it meanwhile
+                continue
+            name, state = file.relative_to(folder).as_posix(), (found.st_size, found.st_mtime_ns)
+            if stat.S_ISREG(found.st_mode) and sent.get(name) != state:
+                yield name, file, state

@@ -25,6 +25,7 @@ from plugin_core.storage.threads import parallel
 if TYPE_CHECKING:
     import ray.train
 
+#: Deleted last, with its checkpoint: what a killed deletion leaves would else count as a checkpoint of another library.
 FOLDER = ".manifest"
 #: The suffix of a checkpoint directory's name: attempt and number (see `driver/train/worker.py`).
 NAME = re.compile(r"_a(\d{3,})_(\d{6,})$")

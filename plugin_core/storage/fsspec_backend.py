@@ -144,7 +144,10 @@ class FsspecFiles:
     def delete(self, path: str) -> None:
         self._fs.rm(path)
 
-    def delete_dir(self, path: str) -> None:
+    def delete_dir(self, path: str, last: str = "") -> None:
+        entries = self._entries(path) if last else {}
+        if last in entries and len(entries) > 1:
+            self._fs.rm([entry["name"] for name, entry in entries.items() if name != last], recursive=True)
         self._fs.rm(path, recursive=True)
 
     def abort_uploads(self, path: str) -> int:

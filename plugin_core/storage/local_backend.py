@@ -6,11 +6,15 @@ import contextlib
 import errno
 import os
 import posixpath
+import re
 import shutil
 import stat
 import uuid
 
 from plugin_core.storage.small_files import check_size
+
+#: What a writer's file is called until it is whole. It is not listed; a killed writer leaves it.
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp$")
 
 
 class LocalFiles:
@@ -36,7 +40,8 @@ class LocalFiles:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return False
+            # NFS repeats a request whose answer was lost, and then finds the file that it made
+            return os.path.samefile(temporary, path)
         except OSError as exc:
             if exc.errno in (errno.EPERM, errno.EOPNOTSUPP):
                 raise OSError(exc.errno, f"{exc.strerror} (the file system has no hard links)", path) from exc
@@ -55,13 +60,15 @@ class LocalFiles:
 
     def names(self, path: str, after: str = "") -> list[str]:
         # pyarrow's listing fails if the folder or a file in it is created or deleted meanwhile
-        return [name for name in os.listdir(path) if name > after]
+        return [name for name in os.listdir(path) if name > after and not _TEMPORARY.search(name)]
 
     def versions(self, path: str) -> dict[str, str]:
         found = {}
         with os.scandir(path) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # a writer's temporary file, renamed meanwhile
+                if _TEMPORARY.search(entry.name):
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     found[entry.name] = "" if entry.is_dir() else _version(entry.stat())
         return found
 
@@ -77,7 +84,11 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         os.unlink(path)
 
-    def delete_dir(self, path: str) -> None:
+    def delete_dir(self, path: str, last: str = "") -> None:
+        for name in os.listdir(path) if last else ():
+            entry = posixpath.join(path, name)
+            if name != last:
+                shutil.rmtree(entry) if os.path.isdir(entry) and not os.path.islink(entry) else os.unlink(entry)
         shutil.rmtree(path)
 
     def abort_uploads(self, path: str) -> int:

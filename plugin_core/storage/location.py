@@ -82,6 +82,11 @@ class Location:
         return backend("", "", "") if self.is_local else backend(parts.scheme, parts.netloc, parts.query)
 
     @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What `fs` raises; cloud SDKs have errors that are no OSError."""
+        return self._backend.errors
+
+    @property
     def has_folders(self) -> bool:
         """Whether a folder must be created before files in it."""
         return self._backend.has_folders
@@ -198,12 +203,17 @@ class Location:
         with self._failing("looked up"):
             return self.small_files.is_file(self.path)
 
+    def info(self) -> FileInfo:
+        """What is here, of type NotFound if nothing is."""
+        with self._failing("looked up"):
+            found: FileInfo = self.fs.get_file_info(self.path)
+        return found
+
     def exists(self) -> bool:
         """Whether a file or folder exists here."""
         from pyarrow.fs import FileType
 
-        with self._failing("looked up"):
-            return bool(self.fs.get_file_info(self.path).type != FileType.NotFound)
+        return bool(self.info().type != FileType.NotFound)
 
     # ---- writing
 
@@ -236,10 +246,10 @@ class Location:
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
             self.small_files.delete(self.path)
 
-    def delete_dir(self) -> None:
-        """Delete this directory and its content, if it exists."""
+    def delete_dir(self, last: str = "") -> None:
+        """Delete this directory and its content, if it exists; the folder `last` in it at the end."""
         with self._failing("deleted"), contextlib.suppress(FileNotFoundError):
-            self.small_files.delete_dir(self.path)
+            self.small_files.delete_dir(self.path, last)
 
     def abort_uploads(self) -> int:
         """Abort unfinished multipart uploads below this location and return their number. Killed processes leave them,

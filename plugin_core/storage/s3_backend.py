@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -25,7 +26,11 @@ BATCH = 1000
 #: Attempts to read a response body if the connection breaks midway.
 BODY_ATTEMPTS = 3
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
-_CONFLICT = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+#: Another request was changing the object: S3 asks to send this one again, since neither may have created it.
+_CONFLICT = frozenset({"ConditionalRequestConflict", "409"})
+#: Seconds before each further attempt to create an object after a conflict.
+CONFLICT_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def opened(bucket: str, options: dict[str, str], attempts: int) -> tuple[Any, S3Objects]:
@@ -83,7 +88,16 @@ class S3Objects:
 
     def create(self, path: str, data: bytes) -> bool:
         bucket, key = _split(path)
-        code, _ = _unless(_CONFLICT, lambda: self._client().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*"))
+
+        def put() -> Any:
+            return self._client().put_object(Bucket=bucket, Key=key, Body=data, IfNoneMatch="*")
+
+        for wait_s in CONFLICT_S:
+            code, _ = _unless(_EXISTS | _CONFLICT, put)
+            if code not in _CONFLICT or self.is_file(path):
+                return not code
+            time.sleep(wait_s)
+        code, _ = _unless(_EXISTS, put)
         return not code
 
     def is_file(self, path: str) -> bool:
@@ -116,12 +130,13 @@ class S3Objects:
         bucket, key = _split(path)
         self._client().delete_object(Bucket=bucket, Key=key)
 
-    def delete_dir(self, path: str) -> None:
+    def delete_dir(self, path: str, last: str = "") -> None:
         bucket, key = _split(path)
-        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/", PaginationConfig={"PageSize": BATCH}):
-            keys = [{"Key": item["Key"]} for item in page.get("Contents", [])]
-            if not keys:
-                continue
+        pages = self._pages("list_objects_v2", Bucket=bucket, Prefix=f"{key}/")
+        found = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        found.sort(key=lambda name: bool(last) and name.startswith(f"{key}/{last}/"))
+        for start in range(0, len(found), BATCH):
+            keys = [{"Key": name} for name in found[start : start + BATCH]]
             answer = self._client().delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
             if left := answer.get("Errors"):
                 raise OSError(f"{len(left)} of {len(keys)} objects remain ({left[0].get('Code')}: {left[0].get('Key')})")
@@ -161,23 +176,29 @@ def _client(options: dict[str, str], region: str, attempts: int) -> Any:
     if endpoint and "://" not in endpoint:
         endpoint = f"{options.get('scheme', 'https')}://{endpoint}"
     virtual = options.get("force_virtual_addressing", "").lower() == "true"
-    return Session().client(
-        "s3",
-        endpoint_url=endpoint,
-        region_name=options.get("region") or region or None,
-        use_ssl=options.get("scheme", "https") != "http",
-        verify=options.get("tls_ca_file_path") or None,
-        aws_access_key_id=options.get("access_key"),
-        aws_secret_access_key=options.get("secret_key"),
-        aws_session_token=options.get("session_token"),
-        config=Config(
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            max_pool_connections=CONNECTIONS,
-            retries={"mode": "standard", "total_max_attempts": attempts},
-            s3={"addressing_style": "virtual"} if virtual else None,
-        ),
-    )
+    try:
+        return Session().client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=options.get("region") or region or None,
+            use_ssl=options.get("scheme", "https") != "http",
+            verify=options.get("tls_ca_file_path") or None,
+            aws_access_key_id=options.get("access_key"),
+            aws_secret_access_key=options.get("secret_key"),
+            aws_session_token=options.get("session_token"),
+            config=Config(
+                connect_timeout=CONNECT_S,
+                read_timeout=READ_S,
+                max_pool_connections=CONNECTIONS,
+                retries={"mode": "standard", "total_max_attempts": attempts},
+                s3={"addressing_style": "virtual"} if virtual else None,
+            ),
+        )
+    except ValueError:  # it shows the value, which may come from a variable
+        raise SpecError(
+            "storage_path: got an s3:// URI whose endpoint_override or region is invalid; expected host:port, and the name"
+            " of a region"
+        ) from None
 
 
 def _split(path: str) -> tuple[str, str]:

@@ -144,7 +144,7 @@ def _bytes(config: DatasetConfig) -> int:
 
 
 def _size(place: Location) -> int:
-    return place.fs.get_file_info(place.path).size or 0
+    return place.info().size or 0
 
 
 # ---- files, by pyarrow

@@ -1,6 +1,7 @@
 """Files that a worker leaves: kept by rank, bounded, written again if they changed."""
 
 import logging
+import os
 import tempfile
 from pathlib import Path
 
@@ -39,6 +40,28 @@ def test_files_in_the_folder_are_kept_by_rank_and_again_after_a_change(rundir: R
     assert not folder.exists()
     with pytest.raises(RuntimeError, match="is only valid in a train loop"):
         artifact_directory()
+
+
+def test_a_file_that_its_writer_renames_meanwhile_does_not_end_the_training(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As profilers do, in threads of their own."""
+    artifacts = Artifacts(rundir.uri, 1, 0, 1000)
+    part = artifacts.directory() / "trace.part"
+    part.write_bytes(b"one")
+    stat = Path.stat
+
+    def renamed(file: Path, **options: bool) -> os.stat_result:
+        found = stat(file, **options)
+        if file == part:
+            file.rename(file.with_suffix(".json"))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", renamed)
+        artifacts.keep()
+    artifacts.end()
+    assert kept(rundir) == {"artifacts/rank-000/trace.json": b"one"}
 
 
 def test_files_beyond_the_limit_are_left_out_and_reported_once(rundir: RunDir, caplog: pytest.LogCaptureFixture) -> None:

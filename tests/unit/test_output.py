@@ -18,7 +18,16 @@ from plugin_core.errors import FencedError, InfrastructureError, SpecError
 from plugin_core.runs.dataset_fingerprint import dataset_fingerprint, fingerprint_of_all
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
-from plugin_core.runs.output_folder import MARKER, begin, claim_output, commit, committed, count_rows, publish
+from plugin_core.runs.output_folder import (
+    MARKER,
+    begin,
+    claim_output,
+    commit,
+    committed,
+    count_rows,
+    drop_unrecorded,
+    publish,
+)
 from plugin_core.storage.location import Location
 from plugin_core.supervisor.preflight import check_functions_and_data
 
@@ -143,6 +152,21 @@ def test_a_later_run_ignores_the_commit_of_a_run_deleted_by_hand(tmp_path: Path)
         assert commit(root, folder, "parquet", "/checkpoint", rows, fence) == rows
         shutil.rmtree(tmp_path / "run")
     assert len([name for name in root.names() if "_COMMIT" in name]) == 1
+
+
+def test_keyed_rows_of_a_run_deleted_by_hand_are_not_committed_again(tmp_path: Path) -> None:
+    root, records = Location.of(str(tmp_path / "out")), Location.of(str(tmp_path / "run" / ".step" / "rows"))
+    for name in ("old.parquet", "new.parquet"):
+        fence = fence_of(tmp_path, 2)
+        for attempt in (1, 2):
+            folder = begin(root, attempt, keyed=True)
+            drop_unrecorded(folder, records, fence)
+            if attempt == 1:
+                records.child(name).write(b"the keys")
+                write(folder, name, 3)
+        assert commit(root, folder, "parquet", "/checkpoint", 0, fence) == 3
+        assert folder.names() == [name]
+        shutil.rmtree(tmp_path / "run")
 
 
 def test_a_commit_that_finds_fewer_rows_than_were_written_fails(tmp_path: Path) -> None:
