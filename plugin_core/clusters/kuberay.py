@@ -124,11 +124,6 @@ class KubeRayCluster:
             raise SpecError("manifest: got both manifest and settings; expected one of them")
         if self.queue is not None and not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", self.queue):
             raise SpecError(f"queue: got {self.queue!r}; expected the name of a LocalQueue")
-        for which in ("on_success", "on_failure"):
-            if getattr(self, which) not in ("delete", "keep"):
-                raise SpecError(f"{which}: got {getattr(self, which)!r}; expected 'delete' or 'keep'")
-        if self.share not in ("run", "workflow"):
-            raise SpecError(f"share: got {self.share!r}; expected 'run' or 'workflow'")
         self._body()
 
     # ---- what the core asks
@@ -333,8 +328,12 @@ class KubeRayCluster:
         """The error, with all known details, for a cluster that did not start. Deletes it if `on_failure` says so."""
         said = await self._ask(lambda kubernetes: kubernetes.explain(self.name, found))
         after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
-        if self.on_failure == "delete" and self._body() is not None:
-            await self._ask(lambda kubernetes: kubernetes.delete(self.name))
+        if self.workflow:  # other steps may have live jobs there
+            await self.leave()
+            if await self._ask(functools.partial(state.delete_if_unused, name=self.name)):
+                after += ", and deleted"
+        elif self.on_failure == "delete" and self._body() is not None:
+            await self.leave()
             after += ", and deleted"
         return ClusterUnreachableError(f"cluster: RayCluster {self.namespace}/{self.name} is {after}: {said}")
 

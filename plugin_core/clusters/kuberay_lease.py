@@ -45,6 +45,11 @@ def is_needed(annotations: Mapping[str, str]) -> bool:
     return any(not _is_past(value) for value in _leases(annotations))
 
 
+def is_taken(annotations: Mapping[str, str]) -> bool:
+    """Whether there is a lease, expired or not: a job may be alive."""
+    return bool(_leases(annotations))
+
+
 def is_over(annotations: Mapping[str, str]) -> bool:
     """Whether anybody may delete the cluster: its deletion is due, and every run there is over."""
     moment = annotations.get(DELETE_AFTER)

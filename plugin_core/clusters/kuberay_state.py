@@ -1,8 +1,11 @@
-"""Read the state of a RayCluster resource from its metadata and status."""
+"""Read the state of a RayCluster resource from its metadata and status, and act on it."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from plugin_core.clusters import kuberay_lease as leases
+from plugin_core.clusters.kubernetes_api import Kubernetes
 
 
 def annotations_of(found: dict[str, Any]) -> dict[str, str]:
@@ -18,3 +21,12 @@ def ready(found: dict[str, Any]) -> bool:
     status = found.get("status") or {}
     conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or []}
     return conditions.get("HeadPodReady") == "True" if conditions else status.get("state") == "ready"
+
+
+def delete_if_unused(kubernetes: Kubernetes, name: str) -> bool:
+    """Delete a shared cluster, unless there is a lease on it, expired or not; returns whether it was deleted."""
+    found = kubernetes.get(name)
+    if found is None or leases.is_taken(annotations_of(found)):
+        return False
+    kubernetes.delete(name, found["metadata"]["resourceVersion"])
+    return True

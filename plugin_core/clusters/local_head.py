@@ -160,7 +160,7 @@ def ensure(
     folder = state_dir()
     switches = [name for name, given in {"preload": preload, "full_dashboard": full_dashboard}.items() if given]
     with FileLock(folder / "lock"):
-        head = current()
+        head = _without_starter(folder)
         if head is None:
             for left in folder.parent.glob(folder.name.rpartition("-")[0] + "-*"):
                 if left == folder or (left.lstat().st_uid == os.geteuid() and _is_dead(left)):
@@ -190,6 +190,27 @@ def end_leftovers() -> None:
                 _clear_stale(folder)
 
 
+def _without_starter(folder: Path) -> Head | None:
+    """The running head. One whose starter was killed is waited for: two keepers would take over each other's files."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while (head := current()) is None and _has_keeper(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return head
+
+
+def _has_keeper(folder: Path) -> bool:
+    import fcntl
+
+    try:
+        with (folder / ALIVE).open("r+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
 def _start(folder: Path, command: list[str]) -> Head:
     deadline = time.monotonic() + START_TIMEOUT_S
     log = folder / "head.log"
@@ -217,7 +238,7 @@ def _keeper_command(
 ) -> list[str]:
     command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(folder), str(idle_timeout_s)]
     command += [str(num_cpus or max(os.cpu_count() or 1, MIN_CPUS)), "" if num_gpus is None else str(num_gpus)]
-    return [*command, *switches]
+    return [*command, str(os.getpid()), *switches]
 
 
 def _start_keeper(command: list[str], log: Path) -> subprocess.Popen[bytes]:

@@ -145,13 +145,16 @@ def keep(
     idle_timeout_s: float,
     num_cpus: int,
     num_gpus: int | None,
+    starter: int,
     preload: bool = True,
     full_dashboard: bool = False,
 ) -> int:
-    """The keeper's main loop: start the head, publish it, watch for idleness, stop it. `preload`, `full_dashboard`: see
-    `LocalCluster`."""
+    """The keeper's main loop: start the head, publish it, watch for idleness, stop it. `starter`: the process that started
+    this one. `preload`, `full_dashboard`: see `LocalCluster`."""
     alive = (folder / ALIVE).open("a")  # stays open, and locked, until this process ends
     fcntl.flock(alive, fcntl.LOCK_SH)
+    if os.getppid() != starter:
+        return 1  # it was killed before this keeper could be seen, so somebody else may be starting another one
     _publish(folder / PLACE, here())
     ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir="/tmp" if os.path.isdir("/tmp") else None)
@@ -250,7 +253,7 @@ def _has_live_job(answer: list[dict[str, Any]]) -> bool:
 
 
 if __name__ == "__main__":
-    folder, idle_timeout_s, num_cpus, num_gpus, *switches = sys.argv[1:]
+    folder, idle_timeout_s, num_cpus, num_gpus, starter, *switches = sys.argv[1:]
     gpus = int(num_gpus) if num_gpus else None
     switched = {name: name in switches for name in ("preload", "full_dashboard")}
-    sys.exit(keep(Path(folder), float(idle_timeout_s), int(num_cpus), gpus, **switched))
+    sys.exit(keep(Path(folder), float(idle_timeout_s), int(num_cpus), gpus, int(starter), **switched))

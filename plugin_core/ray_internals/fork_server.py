@@ -93,7 +93,7 @@ class Server:
                     with contextlib.suppress(BlockingIOError):
                         self._woken.recv(4096)
                     self._bury()
-                else:  # askers send nothing more, so this one has ended
+                elif self._askers.get(key.data) is key.fileobj:  # askers send nothing more, so this one has ended
                     self._selector.unregister(key.fileobj)
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(key.data, signal.SIGKILL)

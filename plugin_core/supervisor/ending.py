@@ -46,7 +46,7 @@ async def _watch_out(receipt: Receipt, where: Where, follower: Follower) -> str:
         try:
             if where.client is None and not await where.cluster.lives():
                 return "its cluster is gone"  # connecting would start another one
-            client = await where.connect()
+            client = await where.reconnect()
             job = await client.job(receipt.submission_id)
             if job is None:
                 return "its cluster no longer knows the job"

@@ -114,7 +114,9 @@ class Observer:
                 self.attempt = attempt
             if attempt != self._asked_about:  # the attempt before it may have used up the patience with its cluster
                 self._asked_about, self._unreachable_since = attempt, None
-            asked = await self._ask(receipt)
+            # whatever its cluster says, a driver that sends heartbeats is alive; and a cancel does not wait for a cluster
+            may_live = cancel_wanted or silent_s <= limits.heartbeat_ttl_s
+            asked = await self._ask(receipt, may_live)
         job = asked.job
         self._live_job = job.submission_id if job is not None and asked.state in LIVE else ""
         now = time.monotonic()
@@ -228,7 +230,7 @@ class Observer:
             return True
         return job is None or job.terminal
 
-    async def _ask(self, receipt: Receipt) -> _Asked:
+    async def _ask(self, receipt: Receipt, may_live: bool) -> _Asked:
         self._embedded = False
         await self.where.find(receipt.cluster)
         if receipt.cluster and receipt.cluster != self.where.cluster.identity:
@@ -238,7 +240,7 @@ class Observer:
             if self.where.client is None and not await self.where.cluster.lives():
                 # connecting would start another one, which a finished or cancelled run has no use for
                 return await self._gone("it no longer exists")
-            client = await self.where.connect()
+            client = await (self.where.reconnect() if may_live else self.where.connect())
             job = await client.job(receipt.submission_id)
             actors_alive = job is not None and job.terminal and await client.has_live_actors(job)
             incarnation = "" if job is not None else (await client.version()).get("session_name")

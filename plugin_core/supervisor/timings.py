@@ -4,6 +4,8 @@
 POLL_FIRST_S, POLL_MAX_S = 0.5, 4.0
 #: Seconds between two requests to the cluster, in between looks, about whether the job has ended.
 JOB_EVERY_S = 2.0
+#: Seconds to connect again to a cluster on which a job may be alive.
+CONNECT_S = 30.0
 #: Seconds of a silent heartbeat after which the embedded head of another host or container is given up, unless
 #: `limits.unreachable_timeout_s` is set. This process can never query it, and nobody can once its container is replaced.
 EMBEDDED_WAIT_S = 300.0

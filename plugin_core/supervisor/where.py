@@ -10,6 +10,7 @@ from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.errors import ClusterQueuedError, ClusterUnreachableError, RayTrainWorkflowsError
 from plugin_core.supervisor.events import Event, Listener
+from plugin_core.supervisor.timings import CONNECT_S
 
 
 class Where:
@@ -45,6 +46,16 @@ class Where:
             client = await self.cluster.connect()
             self.client = await client.__aenter__()
         return self.client
+
+    async def reconnect(self) -> JobsClient:
+        """`connect` to a cluster on which a job may be alive; also raises ClusterUnreachableError after `CONNECT_S`.
+
+        A cluster that does not become ready is deleted by `connect` in the end, which would end the job."""
+        try:
+            return await asyncio.wait_for(self.connect(), CONNECT_S)
+        except TimeoutError:
+            said = f"cluster: {self.cluster.title} is not ready, and its job may be alive"
+            raise ClusterUnreachableError(said) from None
 
     async def close(self) -> None:
         if self.client is not None:

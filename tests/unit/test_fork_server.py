@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,25 @@ def test_a_worker_ends_with_its_asker_and_others_go_on(tmp_path: Path, server: s
         assert psutil.Process(server.pid).children() == [others]
         others.kill()
         assert other.wait(60) == -signal.SIGKILL
+
+
+def test_a_worker_and_its_asker_that_end_at_once_do_not_end_the_server(
+    tmp_path: Path, server: subprocess.Popen[bytes]
+) -> None:
+    (asked, worker), (other, others) = sleeping(tmp_path), sleeping(tmp_path)
+    with asked, other:
+        with socket.socket(socket.AF_UNIX) as slow:  # while it waits for this request, it hears of nothing else
+            files = psutil.Process(server.pid).num_fds()
+            slow.connect(str(tmp_path / "socket"))
+            wait_until(lambda: psutil.Process(server.pid).num_fds() > files)
+            worker.kill()
+            wait_until(lambda: worker.status() == psutil.STATUS_ZOMBIE)
+            asked.kill()
+            asked.wait(60)
+        wait_until(lambda: not worker.is_running())
+        others.kill()
+        assert other.wait(60) == -signal.SIGKILL
+    assert server.poll() is None
 
 
 def test_a_killed_server_takes_no_worker_with_it_and_its_asker_waits_for_it(

@@ -16,7 +16,12 @@ from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.find import find_cluster
 from plugin_core.errors import ClusterRefusedError, ClusterUnreachableError, SpecError, StepCancelledError, UserCodeError
 from plugin_core.runs.directory import RunDir
+from plugin_core.specs import Limits
+from plugin_core.supervisor import where
 from plugin_core.supervisor.cancel import cancel
+from plugin_core.supervisor.decide import Job
+from plugin_core.supervisor.observer import Observer
+from plugin_core.supervisor.supervisor import Supervisor, prepare, run_sync
 from tests.support.fake_kubernetes import FakeKubernetes
 from tests.support.fake_steps import spec_at
 
@@ -128,8 +133,6 @@ def test_a_cancel_makes_no_cluster(
 def test_a_cancel_while_a_cluster_starts_leaves_no_cluster_behind(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:
-    from plugin_core.supervisor.supervisor import prepare
-
     kubernetes.ready_after = None
 
     async def started_and_given_up() -> None:
@@ -154,6 +157,27 @@ def test_a_head_that_does_not_start_is_explained_and_deleted(
     assert f"RayCluster ml/{own.name} is not ready after start_timeout_s=0.3, and deleted" in told.value.message
     assert "ContainersNotReady" in told.value.message
     assert (waiting or log.strip()) in told.value.message
+    assert kubernetes.methods() == ["POST", "DELETE"]
+
+
+def test_a_head_that_is_no_longer_ready_is_not_deleted_under_a_job_that_may_be_alive(
+    tmp_path: Path,
+    cluster: KubeRayCluster,
+    kubernetes: FakeKubernetes,
+    ray: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its dashboard has died, say, while the training goes on. Once the heartbeat is silent, another one is started."""
+    monkeypatch.setattr(where, "CONNECT_S", 0.2)
+    ray.plays = ["hang"]
+    short = replace(cluster, start_timeout_s=0.6)
+    rundir = run_sync(prepare(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=1.5)), short))
+    run_sync(Supervisor(rundir, short).submit())
+    kubernetes.ready_after = None
+    observer = Observer(rundir, short, None)
+    while not (look := run_sync(observer.look())).seen.heartbeat_silent:
+        assert look.seen.job is Job.UNREACHABLE
+        assert kubernetes.methods() == ["POST"]
     assert kubernetes.methods() == ["POST", "DELETE"]
 
 

@@ -17,7 +17,7 @@ from plugin_core.clusters import kuberay_lease as leases
 from plugin_core.clusters.fake import FakeCluster
 from plugin_core.clusters.find import find_cluster
 from plugin_core.clusters.shared import end_shared, start_shared
-from plugin_core.errors import SpecError
+from plugin_core.errors import ClusterUnreachableError, SpecError
 from plugin_core.supervisor.supervisor import run_sync
 from tests.support import leasing
 from tests.support.fake_kubernetes import FakeKubernetes
@@ -170,6 +170,24 @@ def test_a_job_whose_orchestrator_died_is_not_cut_off_when_another_step_ends(
     _let_leases_end(kubernetes)
     ray.jobs = {"job": "SUCCEEDED"}
     run_sync(next_one.sweep())
+    assert living(kubernetes) == []
+
+
+@pytest.mark.parametrize("leases_end", [False, True])
+def test_a_step_for_which_it_is_not_ready_does_not_delete_it_under_another_one(
+    cluster: KubeRayCluster, kubernetes: FakeKubernetes, leases_end: bool
+) -> None:
+    first, second = cluster.of_run("/runs/first"), replace(cluster, start_timeout_s=0.2).of_run("/runs/second")
+    run_sync(first.connect())
+    if leases_end:
+        _let_leases_end(kubernetes)
+    kubernetes.ready_after = None
+    with pytest.raises(ClusterUnreachableError, match=r"is not ready after start_timeout_s=0\.2: "):
+        run_sync(second.connect())
+    assert len(living(kubernetes)) == 1
+    run_sync(first.release(True))
+    with pytest.raises(ClusterUnreachableError, match="and deleted"):
+        run_sync(second.connect())
     assert living(kubernetes) == []
 
 

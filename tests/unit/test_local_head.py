@@ -245,3 +245,46 @@ def test_a_head_that_takes_too_long_says_how_long_and_that_its_log_is_empty(
     monkeypatch.setattr(local_head, "_keeper_command", lambda *given: [sys.executable, "-c", "import time; time.sleep(60)"])
     with pytest.raises(ClusterUnreachableError, match=r"did not start within 0\.5 s: this machine is busy.*log is empty"):
         local_head.ensure()
+
+
+ORPHAN = """
+import json, os, sys, time
+from dataclasses import asdict
+from filelock import FileLock, Timeout
+from plugin_core.clusters import local_head, machine
+
+def is_locked():
+    try:
+        FileLock(folder / "lock").acquire(blocking=False).lock.release()
+    except Timeout:
+        return True
+
+exec(sys.argv[1])  # locks the file, as a keeper does before all else
+while not is_locked():  # by `ensure`
+    pass
+head = local_head.Head("http://127.0.0.1:1", "", "mark", os.getpid(), machine.started(os.getpid()), "", 1, 300)
+keeper._publish(folder / "state.json", asdict(head))
+time.sleep(3600)
+"""
+
+
+def test_a_head_whose_starter_was_killed_is_waited_for_and_no_second_one_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(local_head, "_keeper_command", lambda *given: [sys.executable, "-c", "exit('a second one')"])
+    locks = LIVES.replace("time.sleep(3600)", "")
+    with subprocess.Popen([sys.executable, "-c", ORPHAN, locks], stdout=subprocess.PIPE) as orphan:
+        assert orphan.stdout is not None
+        orphan.stdout.readline()
+        try:
+            assert local_head.ensure().keeper_pid == orphan.pid
+        finally:
+            orphan.kill()
+
+
+def test_a_keeper_whose_starter_was_killed_before_it_could_be_seen_starts_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "plugin_core.clusters.local_head_keeper", str(tmp_path), "300", "1", ""]
+    kept = subprocess.run([*command, "1"], cwd=Path(__file__).parents[2], timeout=60, check=False)
+    assert kept.returncode == 1
+    assert [file.name for file in tmp_path.iterdir()] == [local_head.ALIVE]
