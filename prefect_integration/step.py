@@ -42,6 +42,7 @@ from plugin_core.engine import (
     newest_run,
     prepare,
     run_sync,
+    shown,
 )
 from prefect_integration.identity import Call, named
 from prefect_integration.shared_cluster import share_until_the_end
@@ -253,7 +254,7 @@ def as_cluster(given: Any) -> tuple[Cluster, dict[str, Any]]:
         return given.get_cluster(), given.runtime_env
     if isinstance(given, str) or not hasattr(given, "connect"):
         raise SpecError(
-            f"cluster: got {given!r}; expected a RayCluster block, plugin_core.RayCluster(address), a"
+            f"cluster: got {shown(given)}; expected a RayCluster block, plugin_core.RayCluster(address), a"
             " plugin_core.KubeRayCluster, a list of these, or None for the embedded local cluster"
         )
     return given, {}

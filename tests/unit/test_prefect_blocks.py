@@ -88,6 +88,13 @@ def test_a_value_that_is_not_a_cluster_is_refused(cluster: Any) -> None:
         Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), cluster, None, None)
 
 
+@pytest.mark.parametrize("given", [{"address": "http://head:8265", "token": "hunter2"}, "https://me:hunter2@head:8265"])
+def test_a_cluster_that_is_refused_is_shown_without_its_secrets(given: Any) -> None:
+    with pytest.raises(SpecError, match=r"cluster: got .*; expected a RayCluster block") as refused:
+        Step({"train_loop_per_worker": "a:b", "framework": "python"}, _train(), given, None, None)
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_hook_finds_an_inline_cluster_again_without_its_token() -> None:
     given = CoreCluster("http://ray:8265", token="word")
     data = cluster_data(given, given, "")
