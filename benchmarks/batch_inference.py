@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +124,9 @@ def step(data: str, checkpoint: str, output: Path) -> float:
         return time.monotonic() - began
 
 
-@contextlib.contextmanager
-def a_head() -> Iterator[OwnHead]:
+def a_head() -> contextlib.closing[OwnHead]:
     """Running only meanwhile: an idle head takes a share of a core."""
-    head = OwnHead(num_cpus=4)
-    try:
-        yield head
-    finally:
-        head.close()
+    return contextlib.closing(OwnHead(num_cpus=4))
 
 
 def spec_of(data: str, checkpoint: str, output: Path) -> BatchInferSpec:

@@ -59,11 +59,9 @@ async def describe_cluster(cluster: Cluster) -> str:
     total = {name: sum(node["resources_total"].get(name, 0) for node in nodes) for name in ("CPU", "GPU")}
     text = f"Ray {version}: {len(nodes)} nodes, {in_words(total)}"
     ours = version_of("ray")
-    return (
-        text
-        if ours in (None, version)
-        else f"{text} (Ray {ours} here; that works; functions sent by value need the same minor version of Python)"
-    )
+    if ours in (None, version):
+        return text
+    return f"{text} (Ray {ours} here; that works; functions sent by value need the same minor version of Python)"
 
 
 def _cluster(cluster: Cluster) -> Check:

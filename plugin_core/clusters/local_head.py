@@ -107,18 +107,26 @@ def is_gone(identity: str) -> bool:
 
 
 def _is_dead(folder: Path) -> bool:
-    import fcntl
-
     try:
         place = json.loads((folder / PLACE).read_text())
         if place["boot"] != machine.boot():
             # a lock held on another kernel may be invisible here
             return bool(machine.installation()) and place == {**here(), "boot": place["boot"]}
-        with (folder / ALIVE).open("r+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+        return not _is_locked(folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a keeper on this kernel holds the folder's lock. Raises OSError if there is no lock file."""
+    import fcntl
+
+    with (folder / ALIVE).open("r+") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def here() -> dict[str, str]:
@@ -199,16 +207,10 @@ def _without_starter(folder: Path) -> Head | None:
 
 
 def _has_keeper(folder: Path) -> bool:
-    import fcntl
-
     try:
-        with (folder / ALIVE).open("r+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
+        return _is_locked(folder)
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
 
 
 def _start(folder: Path, command: list[str]) -> Head:

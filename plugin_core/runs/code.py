@@ -28,8 +28,7 @@ def digests(rundir: RunDir) -> tuple[str, str]:
     """The digests of the run's code, for submission: the driver's argument, and its `VARIABLE`. Raises SpecError if another
     user may have written it."""
     rundir.check_owner()
-    files = _read(rundir)
-    return _digest(files, _FREE), _digest(files, _FREE_NOW)
+    return _digests(_read(rundir))
 
 
 def hold(rundir: RunDir, expected: str) -> None:
@@ -38,7 +37,7 @@ def hold(rundir: RunDir, expected: str) -> None:
     Raises InfrastructureError if they changed since submission. "" skips the check: the job of an older orchestrator.
     """
     files = _read(rundir)
-    if expected and expected not in (_digest(files, _FREE), _digest(files, _FREE_NOW)):
+    if expected and expected not in _digests(files):
         raise InfrastructureError(
             f"{rundir.uri}: spec.json, payload.pkl or code.zip in .step/ has changed since this job was submitted"
         )
@@ -47,7 +46,7 @@ def hold(rundir: RunDir, expected: str) -> None:
 
 def of_held(rundir: RunDir) -> str:
     """The digest of the code that `hold` keeps; "" if there is none."""
-    return _digest(rundir.held, _FREE_NOW) if rundir.held is not None else ""
+    return _digests(rundir.held)[1] if rundir.held is not None else ""
 
 
 def _read(rundir: RunDir) -> dict[str, bytes]:
@@ -60,13 +59,18 @@ def _read(rundir: RunDir) -> dict[str, bytes]:
     return files
 
 
-def _digest(files: dict[str, bytes], free: frozenset[str]) -> str:
+def _digests(files: dict[str, bytes]) -> tuple[str, str]:
+    """Without the fields of `_FREE`, and without those of `_FREE_NOW`."""
     record = json.loads(files[SPEC])
     spec = record.get("spec", {})
     environment = (spec.get("run_config") or {}).get("worker_runtime_env")
-    named = json.dumps([_fixed(spec, free), environment, record.get("code")], sort_keys=True)
-    parts = [named.encode(), files.get(PAYLOAD, b""), files.get(SOURCES, b"")]
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    functions = b"".join(hashlib.sha256(files.get(name, b"")).digest() for name in (PAYLOAD, SOURCES))
+
+    def digest(free: frozenset[str]) -> str:
+        named = json.dumps([_fixed(spec, free), environment, record.get("code")], sort_keys=True)
+        return hashlib.sha256(hashlib.sha256(named.encode()).digest() + functions).hexdigest()
+
+    return digest(_FREE), digest(_FREE_NOW)
 
 
 def _fixed(spec: dict[str, Any], free: frozenset[str]) -> dict[str, Any]:

@@ -179,21 +179,21 @@ def test_a_run_that_goes_on_counts_until_now(run: Written) -> None:
     assert ledger_of(run.rundir).until == pytest.approx(time.time(), abs=5.0)
 
 
-def test_a_silent_run_counts_until_its_last_sign(run: Written) -> None:
+def dies_after_a_report(run: Written) -> None:
     first_attempt(run)
     run.spend("useful", 10.0)
     run.report(1)
     run.spend("repeated", 4.0)
     run.die()
+
+
+def test_a_silent_run_counts_until_its_last_sign(run: Written) -> None:
+    dies_after_a_report(run)
     assert run.ledger() == run.happened()
 
 
 def test_an_end_that_was_recorded_a_day_after_the_last_sign_does_not_make_the_day_repeated_work(run: Written) -> None:
-    first_attempt(run)
-    run.spend("useful", 10.0)
-    run.report(1)
-    run.spend("repeated", 4.0)
-    run.die()
+    dies_after_a_report(run)
     run.spend("idle", 86400.0)  # nobody followed the run
     run.end("infrastructure")
     run.submit()

@@ -110,7 +110,7 @@ class Keeper:
             peer.close()
 
     def _prune(self) -> None:
-        needed = {*self._names_uploading, *tuple(self._for_peer)}
+        needed = {*self._names_uploading, *self._for_peer.copy()}  # other threads change the list meanwhile
         if self.resumes is not None and self._ordinal < self.plan.ordinal + KEPT:
             needed.add(self.resumes.record.name)  # other ranks may still need it, if this group is lost soon
         self._disk.prune(self._rank, frozenset(needed))
