@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ class SlowPeer:
         self._disk = disk
 
     def send(self, name: str, rank: int) -> None:
-        type(self).go.acquire()
+        type(self).go.acquire()  # for ever, if the test is over: the thread is a daemon
         if type(self).fails:
             raise RayError("its node is gone")
         list(self._disk.read(name, rank))
@@ -48,7 +48,7 @@ Make = Callable[..., Keeper]
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     monkeypatch.setattr(module, "Peer", SlowPeer)
     monkeypatch.setattr(module, "PEER_WAIT_S", 0.0)
     monkeypatch.setattr(module, "tell", lambda context, news: None)
@@ -62,8 +62,7 @@ def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Make]:
         options = TierOptions("ab-0", every, True, str(tmp_path / "nodes"))
         return Keeper(options, SimpleNamespace(get_world_rank=lambda: 0), upload or (lambda checkpoint, name: None))
 
-    yield made
-    SlowPeer.go.release(100)  # no thread waits on during other tests
+    return made
 
 
 def keep(keeper: Keeper, numbers: range, folder: Path, upload: Any = None) -> None:
