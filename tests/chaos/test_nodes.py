@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from devtools.chaos import Running, Trail, nothing_left, spec_at, wait_until
+from devtools.chaos import Running, Trail, nothing_left, spec_at, wait_until, work_at
 from devtools.ray_heads import OwnHead
 from plugin_core import ScalingConfig
+from plugin_core.errors import StepTimeoutError
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,27 @@ def test_a_preemption_notice_saves_a_checkpoint_just_in_time(
     assert result.metrics["total"] == sum(range(result.metrics["step"] + 1))
     assert (result.run.attempt, running.causes()) == (1, ["preempted"])
     assert trail.entries()[-1]["first"] == for_notice + 1, "the workers began again right behind that checkpoint"
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_a_job_whose_node_is_lost_waits_for_another_one_within_its_limit(
+    tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead], another: bool
+) -> None:
+    head = own_head(num_cpus=1)
+    node = head.add_node(num_cpus=2)
+    limits = {"scheduling_timeout_s": 60.0 if another else 3.0}
+    running = Running(work_at("function", tmp_path, trail.file, num_cpus=2, limits=limits), head.cluster())
+    trail.wait_for(3)
+    head.remove_node(node)
+    if another:
+        head.add_node(num_cpus=2)
+        assert running.result().run.attempt == 1
+        trail.check(12, kills=1, every=1)
+    else:
+        failed = running.error()
+        assert isinstance(failed, StepTimeoutError)
+        assert "got no resources within limits.scheduling_timeout_s (3 s): it needs 2 CPUs" in failed.message
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 

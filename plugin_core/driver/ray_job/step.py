@@ -51,19 +51,20 @@ def _started(context: StepContext, spec: RayJobSpec, method: str, *arguments: An
 
     most = spec.run_config.failure_config.max_failures
     own = {"CPU": spec.num_cpus, "GPU": spec.num_gpus, **spec.resources}
-    with reserved(own, spec.limits.scheduling_timeout_s) as strategy:
-        # an actor, not a task: whoever cancels the run waits until its actors are dead
-        process = ray.remote(JobProcess).options(
-            num_cpus=spec.num_cpus,
-            num_gpus=spec.num_gpus,
-            memory=spec.resources.get("memory"),
-            resources={name: amount for name, amount in spec.resources.items() if name != "memory"},
-            scheduling_strategy=strategy,
-        )
-        for start in range(1, 1 << 31):
-            begun = Start(context.rundir.uri, context.attempt, start)
-            begun.begin()
+    for start in range(1, 1 << 31):
+        begun = Start(context.rundir.uri, context.attempt, start)
+        begun.begin()
+        # each start reserves anew: the node of the last one may be gone, and the wait for another has the same limit
+        with reserved(own, spec.limits.scheduling_timeout_s) as strategy:
             context.set_phase("running")
+            # an actor, not a task: whoever cancels the run waits until its actors are dead
+            process = ray.remote(JobProcess).options(
+                num_cpus=spec.num_cpus,
+                num_gpus=spec.num_gpus,
+                memory=spec.resources.get("memory"),
+                resources={name: amount for name, amount in spec.resources.items() if name != "memory"},
+                scheduling_strategy=strategy,
+            )
             actor = process.remote()
             try:
                 found = ray.get(getattr(actor, method).remote(begun, *arguments))
@@ -77,11 +78,11 @@ def _started(context: StepContext, spec: RayJobSpec, method: str, *arguments: An
                 lost = InfrastructureError(f"the command was killed by {found.signal}", found.tail)
             finally:
                 ray.kill(actor)
-            if 0 <= most < start:
-                raise lost
-            allowed = f" of {most}" if most >= 0 else ""
-            logger.warning("the step's process was lost: %s; failure %d%s, starting it again", _why(lost), start, allowed)
-            context.set_phase("restarting")
+        if 0 <= most < start:
+            raise lost
+        allowed = f" of {most}" if most >= 0 else ""
+        logger.warning("the step's process was lost: %s; failure %d%s, starting it again", _why(lost), start, allowed)
+        context.set_phase("restarting")
     raise AssertionError("unreachable")
 
 
