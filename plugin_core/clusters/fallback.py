@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from plugin_core.clusters.base import Cluster
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.options import check_options
-from plugin_core.errors import SpecError
+from plugin_core.errors import RayTrainWorkflowsError, SpecError
 from plugin_core.specs.fields import Seconds
 
 #: The maximum number of clusters in a list.
@@ -89,16 +89,24 @@ class FallbackCluster:
         return replace(self, clusters=[each.of_run(uri) for each in self.clusters])
 
     async def end_workflow(self) -> None:
-        for each in self.clusters:
-            await each.end_workflow()
+        await self._all(lambda each: each.end_workflow())
 
     async def leave(self) -> None:
-        for each in self.clusters:
-            await each.leave()
+        await self._all(lambda each: each.leave())
 
     async def release(self, succeeded: bool) -> None:
+        await self._all(lambda each: each.release(succeeded))
+
+    async def _all(self, end: Callable[[Cluster], Awaitable[None]]) -> None:
+        """End each cluster, even if another one could not be ended. Raises the first error."""
+        failed: list[RayTrainWorkflowsError] = []
         for each in self.clusters:
-            await each.release(succeeded)
+            try:
+                await end(each)
+            except RayTrainWorkflowsError as exc:
+                failed.append(exc)
+        if failed:
+            raise failed[0]
 
     def reference(self) -> dict[str, Any]:
         return {"clusters": [each.reference() for each in self.clusters], "after_s": self.after_s}

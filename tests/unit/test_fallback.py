@@ -1,5 +1,6 @@
 """Several clusters for one run: it moves on from one that it gets nothing from, and is never on two of them."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -137,6 +138,25 @@ class TestItMovesOn:
         with pytest.raises(ClusterRefusedError):
             run(spec_at(tmp_path), FallbackCluster([RayCluster(first.address, "wrong"), second]))
         assert second.jobs == {}
+
+
+@pytest.mark.parametrize("end", ["end_workflow", "leave", "release"])
+def test_one_that_cannot_be_ended_does_not_keep_the_others(kubernetes: FakeKubernetes, ray: FakeCluster, end: str) -> None:
+    where: dict[str, Any] = {"settings": SETTINGS, "address": ray.address, "namespace": "ml", "share": "workflow"}
+    where = {**where, "linger_s": 0.0} if end == "end_workflow" else {**where, "share": "run"}
+    lost = KubeRayCluster("spot", kubeconfig="/nowhere", **where)
+    second = KubeRayCluster("sure", kubeconfig=str(kubernetes.kubeconfig), **where)
+    both = FallbackCluster([lost, second]).of_workflow("flow").of_run("/run")
+
+    async def made_and_ended() -> None:
+        await both.clusters[1].connect()
+        if end == "end_workflow":
+            await both.clusters[1].leave()
+        await getattr(both, end)(*[True] * (end == "release"))
+
+    with pytest.raises(SpecError, match="kubeconfig: got '/nowhere'"):
+        asyncio.run(made_and_ended())
+    assert living(kubernetes) == []
 
 
 class TestTheLastOne:
