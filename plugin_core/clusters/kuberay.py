@@ -6,7 +6,6 @@ Each run has one RayCluster resource, whose name derives from the run's URI, so 
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import functools
 import hashlib
@@ -295,8 +294,7 @@ class KubeRayCluster:
         name, options = found["metadata"]["name"], found["spec"].get("authOptions") or {}
         token = self.token
         if token is None and options.get("mode") == "token":
-            secret = await self._ask(lambda kubernetes: kubernetes.secret(options.get("secretName") or name))
-            token = base64.b64decode(secret["auth_token"]).decode()
+            token = await self._ask(lambda kubernetes: kubernetes.token(options.get("secretName") or name))
         return JobsClient(self._url(name), token, self.headers, self.verify)
 
     async def sweep(self) -> list[str]:

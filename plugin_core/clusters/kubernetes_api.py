@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ class Kubernetes:
 
     def __init__(self, namespace: str, kubeconfig: str | None = None, context: str | None = None):
         require("cluster", "KubeRayCluster", "kubernetes", "kuberay")
+        import yaml
         from kubernetes import client, config
 
         self.namespace = namespace
@@ -44,6 +46,8 @@ class Kubernetes:
                 f"kubeconfig: got {kubeconfig!r} (context {context!r}): {exc}; expected a readable kubeconfig, or"
                 " none inside a pod"
             ) from exc
+        except (yaml.YAMLError, TypeError):  # whose messages may quote a line of the file, with a token
+            raise SpecError(f"kubeconfig: got {kubeconfig!r}, which is not a kubeconfig; expected one in YAML") from None
 
     def _use(self, api: Any) -> None:
         from kubernetes import client
@@ -151,10 +155,16 @@ class Kubernetes:
             )
         return tuple(answer["items"])
 
-    def secret(self, name: str) -> dict[str, str]:
-        """A Secret's values, base64-encoded."""
-        with self._translated(f"get secrets/{name}"):
-            return dict(self._core.read_namespaced_secret(name, self.namespace, _request_timeout=TIMEOUT_S).data or {})
+    def token(self, secret: str) -> str:
+        """The cluster's token in a Secret. Raises ClusterRefusedError if it has none."""
+        with self._translated(f"get secrets/{secret}"):
+            found = self._core.read_namespaced_secret(secret, self.namespace, _request_timeout=TIMEOUT_S).data or {}
+        try:
+            return base64.b64decode(found["auth_token"], validate=True).decode()
+        except (KeyError, ValueError):
+            raise ClusterRefusedError(
+                f"cluster: Secret {self.namespace}/{secret} has no token; expected one as auth_token, base64-encoded"
+            ) from None
 
     def explain(self, name: str, found: dict[str, Any] | None) -> str:
         """Why a cluster is not ready, according to Kubernetes: its conditions, its head pod and the end of its log."""

@@ -21,7 +21,7 @@ class FakeKubernetes:
     what the operator puts into a cluster's Secret. `forbidden`: methods ("POST") that are answered with 403.
     `knows_kuberay=False`: there is no such kind of resource. `admits_after`: number of reads of a queued cluster until
     Kueue admits it; None: never. `ahead`: its place in the queue; None: there is no such API. `waiting`: why the
-    head's container does not start; `head_log`: what it wrote."""
+    head's container does not start; `head_log`: what it wrote. `secret`: a Secret's data in place of the token's."""
 
     def __init__(self, folder: Path, token: str = "secret"):
         self._folder, self.token = folder, token
@@ -32,6 +32,7 @@ class FakeKubernetes:
         self.ahead: int | None = 2
         self.waiting: str | None = None
         self.head_log = ""
+        self.secret: dict[str, str] | None = None
         self.clusters: dict[str, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
         self._looks: dict[str, int] = {}
@@ -171,7 +172,8 @@ class FakeKubernetes:
     async def _secret(self, request: web.Request) -> web.Response:
         if request.match_info["name"] not in self.clusters:
             return _refuse(404, f'secrets "{request.match_info["name"]}" not found')
-        return web.json_response({"data": {"auth_token": base64.b64encode(self.token.encode()).decode()}})
+        token = {"auth_token": base64.b64encode(self.token.encode()).decode()}
+        return web.json_response({"data": token if self.secret is None else self.secret})
 
     async def _pods(self, request: web.Request) -> web.Response:
         labels = dict(each.split("=") for each in request.query["labelSelector"].split(","))

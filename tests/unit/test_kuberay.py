@@ -262,6 +262,30 @@ def test_a_wrong_token_is_refused_and_leaves_no_cluster(
     assert kubernetes.methods() == ["POST", "DELETE"]
 
 
+@pytest.mark.parametrize("content", ["token: [s3cr3t", "s3cr3t", "[s3cr3t]"])
+def test_a_file_that_is_not_a_kubeconfig_is_reported_without_its_content(
+    tmp_path: Path, cluster: KubeRayCluster, content: str
+) -> None:
+    file = tmp_path / "kubeconfig.txt"
+    file.write_text(content)
+    with pytest.raises(SpecError, match=r"kubeconfig: got '.*kubeconfig\.txt', which is not a kubeconfig") as refused:
+        run(spec_at(tmp_path), replace(cluster, kubeconfig=str(file)))
+    assert "s3cr3t" not in refused.value.message
+
+
+@pytest.mark.parametrize("data", [{}, {"token": "c2VjcmV0"}, {"auth_token": "no base64"}, {"auth_token": "/w=="}])
+def test_a_secret_without_a_token_is_refused_and_does_not_stop_a_sweep(
+    tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes, data: dict[str, str]
+) -> None:
+    kubernetes.secret = data
+    with pytest.raises(ClusterRefusedError, match=r"cluster: Secret ml/train-\w+ has no token; expected one as auth_token"):
+        run(spec_at(tmp_path), cluster)
+    (name,) = kubernetes.clusters
+    abandoned = {kuberay_lease.lease_of("/gone"): "2026-01-01T00:00:00+00:00"}
+    kubernetes.clusters[name]["metadata"]["annotations"] |= abandoned
+    assert asyncio.run(replace(cluster, name="other").sweep()) == [], "it may have a live job"
+
+
 def test_a_missing_kubeconfig_is_reported(tmp_path: Path, cluster: KubeRayCluster) -> None:
     with pytest.raises(SpecError, match="kubeconfig: got '/nowhere'"):
         run(spec_at(tmp_path), replace(cluster, kubeconfig="/nowhere"))
