@@ -10,6 +10,7 @@ processes seen, only from its own host or container. Others can only tell whethe
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -76,8 +77,11 @@ class Left(TypedDict):
 
 
 def state_dir() -> Path:
-    """The owner-only folder of this user's and environment's head on this machine (`RAYTRAIN_HOME` moves it)."""
+    """The owner-only folder of this user's and environment's head on this machine (`RAYTRAIN_HOME` moves it).
+    Raises SpecError if that is not an absolute path, or if another user can write there."""
     home = Path(os.environ.get("RAYTRAIN_HOME") or Path.home() / ".raytrain")
+    if not home.is_absolute():  # processes in other folders would each have a head
+        raise SpecError(f"RAYTRAIN_HOME: got {str(home)!r}; expected an absolute path")
     whose = hashlib.sha256(f"{os.geteuid()} {sys.prefix}".encode()).hexdigest()[:8]
     path = home / f"head-{whose}-{machine.key()}"
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -183,8 +187,9 @@ def stop() -> bool:
     folder = state_dir()
     with FileLock(folder / "lock"):
         head = current()
-        if head is not None:
-            end_processes([psutil.Process(head.keeper_pid)])
+        with contextlib.suppress(psutil.NoSuchProcess):  # its time was over
+            if head is not None:
+                end_processes([psutil.Process(head.keeper_pid)])
         _clear_stale(folder)
         return head is not None
 

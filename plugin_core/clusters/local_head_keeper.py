@@ -24,6 +24,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +221,10 @@ class _Used:
         self._seen = (0, time.monotonic())
 
     def ago_s(self) -> float:
-        touched = self._file.stat().st_mtime_ns
-        if touched != self._seen[0]:
-            self._seen = (touched, time.monotonic())
+        with contextlib.suppress(OSError):  # a cleaner may have deleted the file; a live job does not depend on it
+            touched = self._file.stat().st_mtime_ns
+            if touched != self._seen[0]:
+                self._seen = (touched, time.monotonic())
         return time.monotonic() - self._seen[1]
 
 
@@ -239,7 +241,7 @@ def _get(head: Head, path: str, judge: Callable[[Any], bool]) -> bool | None:
     try:
         with _DIRECT.open(request, timeout=5) as response:
             return judge(json.load(response))
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):  # an answer may be cut off
         return None
 
 

@@ -80,6 +80,16 @@ def test_without_a_head_its_url_and_token_are_refused_in_a_sentence(
     assert err.endswith("cluster: no embedded head is running; `raytrain cluster start` starts one\n")
 
 
+@pytest.mark.parametrize(("option", "value"), [("idle_timeout_s", "nan"), ("idle_timeout_s", "0.0"), ("num_cpus", "0")])
+def test_a_head_is_not_started_with_a_number_that_means_nothing(
+    raytrain: Raytrain, monkeypatch: pytest.MonkeyPatch, option: str, value: str
+) -> None:
+    monkeypatch.setattr(local_head, "ensure", lambda *given: pytest.fail("it was started"))
+    code, out, err = raytrain("cluster", "start", f"--{option.replace('_', '-')}={value}")
+    assert (code, out) == (2, "")
+    assert f"{option}: got {value}; expected" in err
+
+
 def test_the_token_is_printed_by_its_own_command_alone(raytrain: Raytrain, a_head: local_head.Head) -> None:
     assert raytrain("cluster", "token") == (0, "t0ken\n", "")
     assert json.loads(raytrain("cluster", "token", "--json")[1]) == {"token": "t0ken"}

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,8 @@ from plugin_core import LocalCluster
 from plugin_core.clusters import local_head, machine
 from plugin_core.clusters import local_head_keeper as keeper
 from plugin_core.clusters.fake import FakeCluster
-from plugin_core.errors import ClusterUnreachableError
+from plugin_core.clusters.local_head import Head
+from plugin_core.errors import ClusterUnreachableError, SpecError
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs import Limits
 from plugin_core.supervisor import timings
@@ -288,3 +290,55 @@ def test_a_keeper_whose_starter_was_killed_before_it_could_be_seen_starts_nothin
     kept = subprocess.run([*command, "1"], cwd=Path(__file__).parents[2], timeout=60, check=False)
     assert kept.returncode == 1
     assert [file.name for file in tmp_path.iterdir()] == [local_head.ALIVE]
+
+
+def test_the_idle_time_goes_on_after_a_cleaner_deleted_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "last_used"
+    file.touch()
+    used = keeper._Used(file)
+    before = used.ago_s()
+    file.unlink()
+    assert used.ago_s() > before
+
+
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[{",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n[{",
+    b"no protocol\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n[",
+])  # fmt: skip
+def test_a_response_that_is_cut_off_does_not_end_the_keeper(answer: bytes, tmp_path: Path) -> None:
+    """It would take the head and its live jobs with it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def once() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=once)
+        thread.start()
+        head = Head(f"http://127.0.0.1:{server.getsockname()[1]}", "token", "mark", 1, 0.0, str(tmp_path), 1, 300.0)
+        assert keeper._get(head, "/api/jobs/", keeper._has_live_job) is None
+        thread.join(30)
+
+
+def test_a_relative_home_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", "here")
+    with pytest.raises(SpecError, match="RAYTRAIN_HOME: got 'here'; expected an absolute path"):
+        local_head.state_dir()
+
+
+def test_a_head_that_ends_just_before_it_is_stopped_is_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYTRAIN_HOME", str(tmp_path / "home"))
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    head = Head("http://127.0.0.1:1", "", "mark", ended.pid, 0.0, "", 1, 300.0)
+    file = local_head.state_dir() / "state.json"
+    keeper._publish(file, asdict(head))
+    monkeypatch.setattr(local_head, "current", lambda: head)
+    assert local_head.stop()
+    assert not file.exists()
