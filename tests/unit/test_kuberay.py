@@ -279,11 +279,12 @@ def test_a_secret_without_a_token_is_refused_and_does_not_stop_a_sweep(
 ) -> None:
     kubernetes.secret = data
     with pytest.raises(ClusterRefusedError, match=r"cluster: Secret ml/train-\w+ has no token; expected one as auth_token"):
-        run(spec_at(tmp_path), cluster)
+        run(spec_at(tmp_path), replace(cluster, on_failure="keep"))
     (name,) = kubernetes.clusters
     abandoned = {kuberay_lease.lease_of("/gone"): "2026-01-01T00:00:00+00:00"}
     kubernetes.clusters[name]["metadata"]["annotations"] |= abandoned
     assert asyncio.run(replace(cluster, name="other").sweep()) == [], "it may have a live job"
+    assert "deletionTimestamp" not in kubernetes.clusters[name]["metadata"]
 
 
 def test_a_missing_kubeconfig_is_reported(tmp_path: Path, cluster: KubeRayCluster) -> None:
