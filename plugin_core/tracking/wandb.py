@@ -9,6 +9,7 @@ from typing import Any
 from plugin_core.specs.tracking import WandB
 from plugin_core.tracking.backend import Backend, Entry, last_checkpoint
 from plugin_core.tracking.staged import Staged
+from plugin_core.tracking.wandb_log import wait_until_written
 
 
 class WandBBackend(Backend):
@@ -69,6 +70,7 @@ class WandBBackend(Backend):
     def _close(self, exit_code: int) -> None:
         self._run.finish(exit_code=exit_code)
         if self._staged:
+            wait_until_written(self._staged.folder)
             self._staged.close()
 
     def worker_environment(self) -> dict[str, str]:

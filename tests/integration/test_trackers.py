@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import mlflow
 import pytest
 
+from devtools.chaos import wait_until
 from devtools.servers import mlflow_server
 from devtools.steps import counting_loop
 from plugin_core import Comet, MLflow, RunConfig, RunRef, TensorBoard, TrainResult, TrainSpec, WandB
@@ -17,6 +19,7 @@ from plugin_core.clusters.local_head_keeper import free_ports
 from plugin_core.errors import InfrastructureError, SpecError
 from plugin_core.runs.directory import AttemptEnd, RunDir
 from plugin_core.tracking.replay import replay
+from plugin_core.tracking.wandb_log import is_complete
 from tests.support.trackers import comet_metric, history, run_id_of, tensorboard_events, wandb_records
 
 #: As two attempts leave it: the first was killed after its checkpoint 3 and two reports more, which the second repeats.
@@ -180,6 +183,31 @@ def test_wandb_offline_has_one_run_with_every_step_once(tmp_path: Path) -> None:
         assert (run["project"], run["display_name"]) == ("digits", "run")
         assert config["lr"] == 0.1
         assert config["raytrain.run"] == rundir.uri
+
+
+def test_an_offline_wandb_run_is_stored_when_its_service_has_written_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`finish` returns before the service writes its log. Here the service takes a second for that."""
+    from wandb.sdk.wandb_run import Run
+
+    writers: list[threading.Timer] = []
+    finish = Run.finish
+
+    def finish_before_it_is_written(run: Any, **how: Any) -> None:
+        finish(run, **how)
+        (log,) = Path(run.dir).parent.glob("*.wandb")
+        wait_until(lambda: is_complete(log))
+        writers.append(threading.Timer(1.0, log.write_bytes, [log.read_bytes()]))
+        log.write_bytes(log.read_bytes()[:7])
+        writers[-1].start()
+
+    monkeypatch.setattr(Run, "finish", finish_before_it_is_written)
+    (links,) = replay(finished(tmp_path, WandB(project="digits", mode="offline"))).values()
+    (writer,) = writers
+    writer.join()
+    history, _, _ = wandb_records(Path(links["wandb"]))
+    assert [row["_step"] for row in history] == STEPS
 
 
 def test_comets_archive_has_every_step_once(tmp_path: Path) -> None:

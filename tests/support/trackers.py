@@ -2,13 +2,13 @@
 
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mlflow
 
 from plugin_core.runs.directory import RunDir
+from plugin_core.tracking.wandb_log import records
 
 
 def run_id_of(rundir: RunDir) -> str:
@@ -37,7 +37,7 @@ def wandb_records(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], d
 
     (file,) = folder.rglob("*.wandb")
     history, config, run = [], {}, {}
-    for data in leveldb_log(file.read_bytes()):
+    for data in records(file.read_bytes()):
         record = Record()
         record.ParseFromString(data)
         if record.HasField("history"):
@@ -47,22 +47,6 @@ def wandb_records(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any], d
             run = {"project": record.run.project, "display_name": record.run.display_name, "id": record.run.run_id}
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
     return history, config, run
-
-
-def leveldb_log(data: bytes) -> Iterator[bytes]:
-    """The records of a W&B transaction log, which is a LevelDB log (blocks of 32 KiB) with a header of 7 bytes."""
-    position, parts = 7, b""
-    while position + 7 <= len(data):
-        left = 32768 - position % 32768
-        if left < 7:
-            position += left
-            continue
-        length, kind = int.from_bytes(data[position + 4 : position + 6], "little"), data[position + 6]
-        parts += data[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            yield parts
-            parts = b""
 
 
 def comet_metric(folder: Path, name: str) -> list[tuple[int, float]]:
