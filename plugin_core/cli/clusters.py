@@ -69,10 +69,7 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Start the embedded cluster if it is not running, and print its address."""
-    from plugin_core.clusters import local_head
-
-    LocalCluster(num_cpus, num_gpus, idle_timeout_s, preload=preload, full_dashboard=full_dashboard)  # checks them
-    head = local_head.ensure(num_cpus, num_gpus, idle_timeout_s, preload, full_dashboard)
+    head = LocalCluster(num_cpus, num_gpus, idle_timeout_s, preload=preload, full_dashboard=full_dashboard).start()
     answer(_running(head), _facts(head), as_json)
 
 

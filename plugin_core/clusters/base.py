@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 from annotated_types import Ge
 
@@ -15,6 +15,9 @@ from plugin_core.clusters.options import Files, Headers, Token, Units, Word, che
 from plugin_core.specs.fields import Flag, Seconds
 from plugin_core.specs.references import check_address
 from plugin_core.specs.runtime_env import Variables
+
+if TYPE_CHECKING:
+    from plugin_core.clusters.local_head import Head
 
 
 class Cluster(Protocol):
@@ -230,12 +233,15 @@ class LocalCluster(OutlivesRuns):
         return "a local Ray head"
 
     async def connect(self) -> JobsClient:
+        head = await asyncio.to_thread(self.start)
+        return JobsClient(head.address, head.token)
+
+    def start(self) -> Head:
+        """The running head, started if there is none. Blocks. Raises ClusterUnreachableError if the start fails, SpecError
+        if Ray is not installed."""
         from plugin_core.clusters import local_head
 
-        head = await asyncio.to_thread(
-            local_head.ensure, self.num_cpus, self.num_gpus, self.idle_timeout_s, self.preload, self.full_dashboard
-        )
-        return JobsClient(head.address, head.token)
+        return local_head.ensure(self.num_cpus, self.num_gpus, self.idle_timeout_s, self.preload, self.full_dashboard)
 
     async def lives(self) -> bool:
         from plugin_core.clusters import local_head

@@ -208,13 +208,8 @@ class KubeRayCluster:
     async def end_workflow(self) -> None:
         """After the last step: delete the cluster, unless somebody holds a lease on it. Raises one of CLUSTER_ERRORS."""
         if self.workflow:
-            await self._ask(self._delete_if_free)
-
-    def _delete_if_free(self, kubernetes: Kubernetes) -> None:
-        name = self.of_run(self.workflow).name
-        found = kubernetes.get(name)
-        if found is not None and not state.leaving(found) and not leases.is_needed(state.annotations_of(found)):
-            kubernetes.delete(name, found["metadata"]["resourceVersion"])
+            name = self.of_run(self.workflow).name
+            await self._ask(functools.partial(state.delete_unless, name=name, needed=leases.is_needed))
 
     async def release(self, succeeded: bool) -> None:
         """After the run: delete the cluster, or schedule its deletion. Raises one of CLUSTER_ERRORS."""
@@ -328,7 +323,7 @@ class KubeRayCluster:
         after = f"not ready after start_timeout_s={self.start_timeout_s:g}"
         if self.workflow:  # other steps may have live jobs there
             await self.leave()
-            if await self._ask(functools.partial(state.delete_if_unused, name=self.name)):
+            if await self._ask(functools.partial(state.delete_unless, name=self.name, needed=leases.is_taken)):
                 after += ", and deleted"
         elif self.on_failure == "delete" and self._body() is not None:
             await self.leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from plugin_core.clusters import kuberay_lease as leases
@@ -23,10 +24,11 @@ def ready(found: dict[str, Any]) -> bool:
     return conditions.get("HeadPodReady") == "True" if conditions else status.get("state") == "ready"
 
 
-def delete_if_unused(kubernetes: Kubernetes, name: str) -> bool:
-    """Delete a shared cluster, unless there is a lease on it, expired or not; returns whether it was deleted."""
+def delete_unless(kubernetes: Kubernetes, name: str, needed: Callable[[leases.Annotations], bool]) -> bool:
+    """Delete a shared cluster, unless its annotations say that it is needed; returns whether it is deleted."""
     found = kubernetes.get(name)
-    if found is None or leases.is_taken(annotations_of(found)):
+    if found is None or needed(annotations_of(found)):
         return False
-    kubernetes.delete(name, found["metadata"]["resourceVersion"])
+    if not leaving(found):
+        kubernetes.delete(name, found["metadata"]["resourceVersion"])
     return True
