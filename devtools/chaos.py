@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import psutil
 
+from devtools import notes
 from plugin_core import FailureConfig, RayJobSpec, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
@@ -82,6 +83,14 @@ class Trail:
 
     def steps(self) -> list[int]:
         return [entry["step"] for entry in self.entries()]
+
+    def hold(self, step: int) -> None:
+        """Hold every process at the beginning of `step` or a later one, so that nothing is over before a slow test has
+        done what it is to do there."""
+        notes.hold(str(self.file), step)
+
+    def release(self) -> None:
+        notes.release(str(self.file))
 
     def wait_for(self, step: int, times: int = 1, timeout_s: float = 600) -> dict[str, Any]:
         """Wait for the `times`-th entry of rank 0 for `step` or a later one, repeated steps included."""

@@ -15,8 +15,7 @@ from devtools.steps import restore, save
 def stepping(config: dict[str, Any]) -> None:
     """Adds up the numbers of its steps, with a checkpoint every `every` steps, of `bytes` bytes and under the fixed
     directory name `name` if these are given; with `report_all`, the steps in between are reported too, and so are
-    repeated after a kill. At step `die_at`, rank `die_rank` fails as `die_how` says; step `hold_at` waits for the file
-    `until`."""
+    repeated after a kill. At step `die_at`, rank `die_rank` fails as `die_how` says."""
     state = restore() or {"step": -1, "total": 0}
     rank = ray.train.get_context().get_world_rank()
     first, total = state["step"] + 1, state["total"]
@@ -24,8 +23,6 @@ def stepping(config: dict[str, Any]) -> None:
         note(config["trail"], rank=rank, step=step, first=first)
         if rank == config.get("die_rank", 0) and step == config.get("die_at"):
             _die(config)
-        while step == config.get("hold_at") and not Path(config["until"]).exists():
-            time.sleep(0.1)
         total += step
         time.sleep(config.get("step_s", 0.1))
         if (step + 1) % config["every"] == 0 or step + 1 == config["steps"]:

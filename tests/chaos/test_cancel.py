@@ -43,6 +43,8 @@ def cancel_in(
 ) -> None:
     loop = {"steps": 200 if phase != "uploading" else 6, "bytes": 2**28 if phase == "uploading" else 0}
     spec = work_at(work, tmp_path, trail.file, loop=loop, runtime_env=runtime_env)
+    if phase == "uploading":
+        trail.hold(3)
     running = Running(spec, cluster)
     wait_until(lambda: running.rundir.receipts() == [1])
     download = server.accept()[0] if phase == "pending" else None

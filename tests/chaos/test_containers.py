@@ -42,6 +42,7 @@ def test_a_container_recreated_on_the_same_volume_continues_its_run(tmp_path: Pa
         log = (tmp_path / f"{number}.log").open("w")
         return subprocess.Popen(command, env={**os.environ, "RAYTRAIN_HOME": str(place)}, stdout=log, stderr=log)
 
+    trail.hold(5)
     first = container(1)
     try:
         wait_until(lambda: any(step >= 5 for step in trail.steps()) or first.poll() is not None)
@@ -49,6 +50,7 @@ def test_a_container_recreated_on_the_same_volume_continues_its_run(tmp_path: Pa
     finally:
         first.kill()
         first.wait()
+    trail.release()
     rundir = RunDir.of(spec_at(tmp_path / "volume", trail.file))
     assert rundir.end(1) is None
     shutil.rmtree(tmp_path / "home-1", ignore_errors=True)  # what was in the container is gone with it

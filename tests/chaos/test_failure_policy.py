@@ -125,6 +125,7 @@ def test_broken_hardware_is_a_loss_and_no_exception_of_the_users(
 
 
 def test_give_up_is_not_retried_by_any_budget(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    trail.hold(4)
     running = Running(training(tmp_path, trail, "fine", worker_lost={"action": "give_up"}), cluster)
     trail.wait_for(4)
     kill(trail.entries(rank=1)[-1]["pid"])
@@ -137,6 +138,7 @@ def test_give_up_is_not_retried_by_any_budget(tmp_path: Path, trail: Trail, clus
 
 
 def test_a_lost_driver_follows_the_same_table(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    trail.hold(4)
     running = Running(training(tmp_path, trail, "fine", infrastructure={"action": "give_up"}), cluster)
     trail.wait_for(4)
     for driver in drivers(running.rundir.uri):
@@ -197,10 +199,12 @@ def test_the_kernels_kill_is_told_from_a_plain_one(
     """Both are a SIGKILL, and Ray says the same of both."""
     head = own_head(num_cpus=2, preload=False)
     narrow(head)
+    trail.hold(4)
     running = Running(training(tmp_path, trail, "memory" if by_kernel else "fine"), head.cluster())
+    trail.wait_for(4)
     if not by_kernel:
-        trail.wait_for(4)
         kill(trail.entries(rank=1)[-1]["pid"])
+    trail.release()
     result = running.result()
     assert (result.metrics["step"], result.run.attempt) == (STEPS - 1, 1)
     (failure,) = running.failures()

@@ -88,6 +88,7 @@ def test_the_deadline_holds_when_the_orchestrator_is_gone(
 def test_a_job_that_nobody_waits_for_ends_after_orphan_timeout(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 150}, limits={"orphan_timeout_s": 25.0})
     rundir: RunDir = run_sync(prepare(spec, cluster))
+    trail.hold(120)
     run_sync(Supervisor(rundir, cluster).submit())
     # somebody is interested until it trains, however long a busy machine takes to begin
     wait_until(lambda: rundir.show_interest() or trail.steps())
@@ -95,6 +96,7 @@ def test_a_job_that_nobody_waits_for_ends_after_orphan_timeout(tmp_path: Path, t
     assert "no orchestrator followed the run" in rundir.end(1).message  # type: ignore[union-attr]
     wait_until(lambda: not drivers(rundir.uri))
     assert len(trail.steps()) < 150
+    trail.release()
     again = Running(spec, cluster)
     assert again.result().metrics["total"] == sum(range(150))
     assert again.rundir.receipts() == [1, 2], "whoever comes back goes on, and waiting for it is interest enough"

@@ -22,10 +22,12 @@ def test_the_first_cluster_dies_and_the_second_goes_on(
 ) -> None:
     spot = own_head(num_cpus=2)
     spec = work_at(work, tmp_path, trail.file)
+    trail.hold(5)
     running = Running(spec, FallbackCluster([spot.cluster(), cluster], after_s=3.0))
     trail.wait_for(5)
     for process in spot.processes():
         kill(process)
+    trail.release()
     result = running.result()
     assert result.run.attempt == 2
     receipts = [running.rundir.receipt(attempt) for attempt in (1, 2)]

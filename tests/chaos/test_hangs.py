@@ -18,24 +18,25 @@ from tests.support.standstills import AT, STANDSTILLS, STEPS, training
 pytestmark = pytest.mark.slow
 
 
-def hang_told(running: Running) -> str:
-    found = [event for event in running.events if event.kind == "phase" and event.data.get("phase") == "hanging"]
-    assert len(found) == 1
-    return found[0].text
+def hangs_told(running: Running) -> list[str]:
+    return [event.text for event in running.events if event.kind == "phase" and event.data.get("phase") == "hanging"]
 
 
 @pytest.mark.parametrize("how", [*STANDSTILLS, "stopped"])
 def test_the_rank_that_stands_still_is_named_and_the_training_restarts(
     tmp_path: Path, trail: Trail, cluster: LocalCluster, how: str
 ) -> None:
+    if how == "stopped":
+        trail.hold(AT)
     running = Running(training(tmp_path, trail.file, how), cluster)
     if how == "stopped":
         wait_until(lambda: any(entry["step"] == AT for entry in trail.entries(rank=1)))
         kill(trail.entries(rank=1)[-1]["pid"], signal.SIGSTOP)
+        trail.release()
     result = running.result()
     assert result.metrics == {"step": STEPS - 1}
     assert (result.run.attempt, running.causes()) == (1, ["hang"])
-    told = hang_told(running)
+    (told,) = hangs_told(running)
     assert "the training hangs: no report for " in told
     _, _, place = told.partition("rank 1 is ")
     assert ("stopped (SIGSTOP)" if how == "stopped" else f"{how} (standstills.py:") in place, told
@@ -55,7 +56,8 @@ def test_a_hang_is_only_told_where_that_is_wanted(tmp_path: Path, trail: Trail, 
     Path(tmp_path, "once.go").touch()
     result = running.result()
     assert (result.metrics, result.run.attempt, running.causes()) == ({"step": STEPS - 1}, 1, [])
-    assert "rank 1 is in standing_still (standstills.py:" in hang_told(running)
+    told = hangs_told(running)  # again if it lasts twice as long, which it may on a busy machine
+    assert {"rank 1 is in standing_still (standstills.py:" in text for text in told} == {True}, told
     assert any("the training hangs" in warning for warning in result.warnings), result.warnings
     assert len({entry["pid"] for entry in trail.entries()}) == 1, "no worker was replaced"
 

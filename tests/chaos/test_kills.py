@@ -30,18 +30,19 @@ def test_a_worker_and_the_driver_twice_are_killed_in_one_run(tmp_path: Path, tra
     """Ray Train's controller runs in the driver. Ray knows that a killed driver has ended, so its heartbeat, which may be
     silent for a minute here, is not waited for."""
     spec = spec_at(tmp_path, trail.file, loop={"steps": 15}, limits={"heartbeat_ttl_s": 60.0})
+    trail.hold(4)
     with counting_drivers(str(tmp_path / "run")):
         running = Running(spec, cluster)
         trail.wait_for(4)
         kill(trail.entries(rank=1)[-1]["pid"])
         trail.wait_for_process(2)
-        trail.wait_for(8)
-        (driver,) = drivers(running.rundir.uri)
-        kill(driver)
-        trail.wait_for_process(3)
-        trail.wait_for(12)
-        (driver,) = drivers(running.rundir.uri)
-        kill(driver)
+        for number, step in enumerate((8, 12), start=3):
+            trail.hold(step)
+            trail.wait_for(step)
+            (driver,) = drivers(running.rundir.uri)
+            kill(driver)
+            trail.wait_for_process(number)
+        trail.release()
         result = running.result()
     assert result.metrics == {"step": 14, "total": sum(range(15))}
     assert result.run.attempt == 3, "the worker's death is borne within the attempt, the driver's begins a new one"
@@ -56,10 +57,12 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     head = own_head(num_cpus=1)
     second = head.add_node(num_cpus=1)
     scaling = ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD")
+    trail.hold(5)
     running = Running(spec_at(tmp_path, trail.file, scaling_config=scaling), head.cluster())
     trail.wait_for(5)
     head.remove_node(second)
     head.add_node(num_cpus=1)
+    trail.release()
     result = running.result()
     assert result.metrics["total"] == sum(range(12))
     trail.check(12, kills=1)
@@ -71,10 +74,12 @@ def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
         cluster = LocalCluster(num_cpus=2)
+        trail.hold(5)
         running = Running(work_at(work, tmp_path, trail.file), cluster)
         try:
             trail.wait_for(5)
             first = kill_head()
+            trail.release()
             result = running.result()
             second = local_head.current()
             assert second is not None
@@ -94,14 +99,17 @@ def test_the_process_of_a_job_and_its_driver_are_killed(
     """The process is started again within the attempt, the driver's death begins a new one; each goes on from what was
     saved."""
     spec = work_at(work, tmp_path, trail.file, loop={"steps": 15}, limits={"heartbeat_ttl_s": 60.0})
+    trail.hold(4)
     with counting_drivers(str(tmp_path / "run")):
         running = Running(spec, cluster)
         kill(trail.wait_for(4)["pid"])
         trail.wait_for_process(2)
+        trail.hold(8)
         trail.wait_for(8)
         (driver,) = drivers(running.rundir.uri)
         kill(driver)
         trail.wait_for_process(3)
+        trail.release()
         result = running.result()
     assert result.run.attempt == 2
     assert result.value == (None if work == "command" else {"step": 14, "total": sum(range(15))})

@@ -38,10 +38,12 @@ def test_the_job_finishes_while_its_api_is_down(
     monkeypatch.setattr(jobs_api, "REQUEST_TIMEOUT_S", 3.0)
     gate = proxy(head.address)
     cluster = RayCluster(f"http://127.0.0.1:{gate.port}", head.token, python="python")
+    trail.hold(39)
     running = Running(work_at(work, tmp_path, trail.file, loop={"steps": 40}), cluster)
     trail.wait_for(3)
     gate.set(mode)
     wait_until(lambda: any("cannot be queried" in text for text in running.texts()))
+    trail.release()
     wait_until(lambda: running.rundir.end(1) is not None)
     wait_until(lambda: not drivers(running.rundir.uri))
     gate.set("forward")
@@ -67,6 +69,7 @@ def test_a_job_finishes_though_its_storage_and_then_its_api_are_away(
     storage = f"s3://runs/both-away?endpoint_override=127.0.0.1:{store.port}&scheme=http"
     cluster = RayCluster(f"http://127.0.0.1:{api.port}", head.token, python="python")
     one = ScalingConfig(num_workers=1)
+    trail.hold(29)
     running = Running(spec_at(storage, trail.file, scaling_config=one, loop={"steps": 30}), cluster)
     trail.wait_for(4)
     store.set(503)
@@ -75,6 +78,7 @@ def test_a_job_finishes_though_its_storage_and_then_its_api_are_away(
     trail.wait_for(8)
     api.set("black hole")
     wait_until(lambda: any("cannot be queried" in text for text in running.texts()))
+    trail.release()
     api.set("forward")
     assert running.result().metrics["total"] == sum(range(30))
     assert running.rundir.receipts() == [1]
@@ -108,6 +112,7 @@ def test_split_brain(
     limits = {"unreachable_timeout_s": 3.0, "heartbeat_ttl_s": 5.0}
     step_s = 0.3 if work == "training" else 0.5  # nothing else holds up a job's process
     spec = work_at(work, tmp_path, trail.file, limits=limits, loop={"steps": 100, "step_s": step_s})
+    trail.hold(60)
     first = Running(spec, cut_off.cluster(f"http://127.0.0.1:{gate.port}"))
     before = trail.wait_for(4)["pid"]
     (driver,) = drivers(first.rundir.uri)
@@ -117,6 +122,7 @@ def test_split_brain(
     second = Running(spec, RayCluster(head.address, head.token, python="python"))
     wait_until(lambda: second.rundir.receipts() == [1, 2])
     wait_until(lambda: any(entry["pid"] != before for entry in trail.entries()))
+    trail.release()
     kept = _files_of_attempt(first.rundir.uri, 1)
     gate.set("forward")
     kill(driver, signal.SIGCONT)

@@ -60,9 +60,11 @@ def test_a_job_whose_node_is_lost_waits_for_another_one_within_its_limit(
     head = own_head(num_cpus=1)
     node = head.add_node(num_cpus=2)
     limits = {"scheduling_timeout_s": 60.0 if another else 3.0}
+    trail.hold(3)
     running = Running(work_at("function", tmp_path, trail.file, num_cpus=2, limits=limits), head.cluster())
     trail.wait_for(3)
     head.remove_node(node)
+    trail.release()
     if another:
         head.add_node(num_cpus=2)
         assert running.result().run.attempt == 1

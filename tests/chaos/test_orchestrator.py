@@ -54,11 +54,14 @@ def test_killed(tmp_path: Path, trail: Trail, head: Head, moment: str, receipts_
     spec = work_at(work, tmp_path, trail.file, loop={"steps": 6})
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     rundir = RunDir.of(spec)
+    if moment == "mid-run":
+        trail.hold(2)
     with counting_drivers(rundir.uri):
         first = start(tmp_path, head.address, head.token, moment)
         if moment == "mid-run":
             trail.wait_for(2)
             first.kill()
+            trail.release()
         assert first.wait(600) == -9
         assert rundir.receipts() == receipts_left
         result = result_of(start(tmp_path, head.address, head.token))

@@ -89,12 +89,13 @@ def test_each_row_is_used_by_one_step_whatever_is_killed(
     running, draw = Running(spec, cluster), random.Random(kills)
     for number in range(kills):
         trail.wait_for_process(number + 1)
-        done = len(trail.entries())
-        steps = draw.randint(3, 8)
-        wait_until(lambda done=done, steps=steps: running.done() or len(trail.entries()) >= done + steps)
+        at = trail.steps()[-1] + draw.randint(3, 8)
+        trail.hold(at)
+        wait_until(lambda at=at: running.done() or trail.steps()[-1] >= at)
         assert not running.done(), "it was killed as often as meant"
         victim = drivers(running.rundir.uri)[0] if number % 3 == 2 else trail.entries(number % 3)[-1]["pid"]
         kill(victim)
+    trail.release()
     result = running.result()
     assert (result.metrics["epoch"], result.metrics["used"]) == (EPOCHS, 0)
     assert kept(trail) == EVERY_ROW_ONCE

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.chaos import Proxy, Running, Trail, drivers, kill, spec_at
 from devtools.servers import s3_endpoint
-from plugin_core import LocalCluster, ScalingConfig, run
+from plugin_core import LocalCluster, ScalingConfig, TrainSpec, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.driver.fenced_filesystem import SNAPSHOT
 from plugin_core.errors import StorageFullError
@@ -42,10 +42,13 @@ def test_s3_answers_503_for_a_while_as_checkpoints_are_written(
     assert trail.steps() == list(range(12)), "the training was never begun again"
 
 
-def goes_on_after_its_driver_is_killed(running: Running, trail: Trail) -> Any:
+def goes_on_after_its_driver_is_killed(spec: TrainSpec, cluster: LocalCluster, trail: Trail) -> Any:
+    trail.hold(5)
+    running = Running(spec, cluster)
     trail.wait_for(5)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
+    trail.release()
     result = running.result()
     assert result.metrics["total"] == sum(range(12))
     assert result.run.attempt == 2
@@ -55,8 +58,8 @@ def goes_on_after_its_driver_is_killed(running: Running, trail: Trail) -> Any:
 
 @pytest.mark.slow
 def test_a_run_on_s3fs_continues_after_its_driver_is_killed(s3: str, trail: Trail, cluster: LocalCluster) -> None:
-    running = Running(spec_at(f"s3fs://runs/by fsspec?endpoint_url={s3_endpoint(s3)}", trail.file), cluster)
-    goes_on_after_its_driver_is_killed(running, trail)
+    spec = spec_at(f"s3fs://runs/by fsspec?endpoint_url={s3_endpoint(s3)}", trail.file)
+    goes_on_after_its_driver_is_killed(spec, cluster, trail)
 
 
 @pytest.mark.slow
@@ -67,8 +70,8 @@ def test_a_run_on_another_cloud_continues_after_its_driver_is_killed(
     storage: str = request.getfixturevalue(cloud)
     # the job gets what the URI names
     variables = {name: os.environ[name] for name in (AZURE_VARIABLE, GCS_VARIABLE) if f"${name}" in storage}
-    running = Running(spec_at(storage, trail.file, scaling_config=ONE), LocalCluster(env_vars=variables))
-    result = goes_on_after_its_driver_is_killed(running, trail)
+    spec = spec_at(storage, trail.file, scaling_config=ONE)
+    result = goes_on_after_its_driver_is_killed(spec, LocalCluster(env_vars=variables), trail)
     with result.checkpoint.as_directory() as folder:
         assert Path(folder, "state.json").exists()
 
@@ -80,11 +83,13 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_is_kept(
     """The second checkpoint's file is a link to /dev/full, on which every write finds no space left."""
     spec = spec_at(tmp_path, trail.file, scaling_config=ONE)
     full = tmp_path / "run" / "checkpoint_a001_000002"
+    trail.hold(0)
     running = Running(spec, cluster)
     # only now: a number that is taken when the loop begins is passed over
     trail.wait_for(0)
     full.mkdir()
     (full / "state.json").symlink_to("/dev/full")
+    trail.release()
     error = running.error()
     assert isinstance(error, StorageFullError)
     assert "the storage is full" in error.message
@@ -134,15 +139,15 @@ def test_a_flipped_byte_of_the_newest_checkpoint_costs_one_interval(
 ) -> None:
     """Names and sizes are as they were, so only whoever reads it finds out: the workers that are to resume."""
     storage = str(tmp_path) if kind == "local" else request.getfixturevalue("s3")
-    loop = {"hold_at": 7, "until": str(tmp_path / "go")}
-    running = Running(spec_at(storage, trail.file, "flipped", scaling_config=ONE, loop=loop), cluster)
+    trail.hold(7)
+    running = Running(spec_at(storage, trail.file, "flipped", scaling_config=ONE), cluster)
     pid = trail.wait_for(7)["pid"]
     newest = running.rundir.location.child("checkpoint_a001_000002", "state.json")
     data = newest.read()
     assert data is not None
     newest.write(data[:-1] + bytes([data[-1] ^ 1]))
-    (tmp_path / "go").touch()
     kill(pid)
+    trail.release()
     result = running.result()
     assert result.metrics["total"] == sum(range(12))
     resumed = next(entry["first"] for entry in trail.entries() if entry["pid"] != pid)
@@ -156,6 +161,7 @@ def test_a_flipped_byte_of_the_newest_checkpoint_costs_one_interval(
 def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
     tmp_path: Path, trail: Trail, cluster: LocalCluster
 ) -> None:
+    trail.hold(220)
     running = Running(spec_at(tmp_path, trail.file, scaling_config=ONE, loop={"steps": 240}), cluster)
     trail.wait_for(4)
     journal = tmp_path / "run" / ".step" / "journal"
@@ -164,6 +170,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_loses_nothing(
     trail.wait_for(210)  # more than a minute later
     journal.unlink()
     (tmp_path / "journal").rename(journal)
+    trail.release()
     assert running.result().metrics["total"] == sum(range(240))
     steps = [entry["metrics"]["step"] for entry in read_reports(running.rundir)]
     assert steps == list(range(2, 240, 3)), "every report is there, in order"

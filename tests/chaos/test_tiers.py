@@ -22,14 +22,15 @@ pytestmark = pytest.mark.slow
 STEPS, STORED = 16, 6
 
 
-def spec_of(tmp_path: Path, trail: Trail, loop: dict[str, Any] | None = None, **fields: Any) -> Any:
-    """A checkpoint at each step, of which every sixth goes to storage."""
+def spec_of(tmp_path: Path, trail: Trail, **fields: Any) -> Any:
+    """A checkpoint at each step, of which every sixth goes to storage; held at step 9."""
+    trail.hold(9)
     tier = LocalTier(storage_every=STORED, folder=str(tmp_path / "nodes"))
     return spec_at(
         tmp_path / "storage",
         trail.file,
         run_config={"checkpoint_config": CheckpointConfig(local_tier=tier), **fields.pop("run_config", {})},
-        loop={"steps": STEPS, "every": 1, "until": str(tmp_path / "go"), **(loop or {})},
+        loop={"steps": STEPS, "every": 1},
         **fields,
     )
 
@@ -58,9 +59,14 @@ def check(running: Running, trail: Trail, lost: int) -> Any:
 
 def test_a_lost_worker_resumes_from_its_node(tmp_path: Path, trail: Trail, own_head: Callable[..., OwnHead]) -> None:
     head = own_head(num_cpus=3)
-    running = Running(spec_of(tmp_path, trail), head.cluster())
+    spec = spec_of(tmp_path, trail)
+    trail.hold(4)
+    running = Running(spec, head.cluster())
     kill(trail.wait_for(4)["pid"])
+    trail.wait_for_process(2)
+    trail.hold(10)
     kill(wait_until(lambda: next((e for e in trail.entries(1) if e["step"] == 10), None))["pid"])
+    trail.release()
     check(running, trail, 2)
     stored = [name for name in os.listdir(running.rundir.location.path) if name.startswith("checkpoint_a")]
     assert len(stored) == 3, f"the 6th, the 12th and the last: {stored}"
@@ -75,6 +81,7 @@ def test_a_lost_driver_resumes_from_the_node(tmp_path: Path, trail: Trail, own_h
     trail.wait_for(9)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
+    trail.release()
     result = check(running, trail, 1)
     assert result.run.attempt == 2
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
@@ -94,12 +101,12 @@ def test_a_lost_node_resumes_from_its_peer(tmp_path: Path, trail: Trail, own_hea
     """The node with the only part is lost, and another one takes its place."""
     head = own_head(num_cpus=0)
     nodes = [head.add_node(num_cpus=1) for _ in range(3)]
-    spec = spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART)
+    spec = spec_of(tmp_path, trail, scaling_config=APART)
     running = Running(spec, head.cluster())
     pid = trail.wait_for(9)["pid"]
     wait_until(lambda: len(parts(tmp_path, 8)) == 2)
     head.remove_node(of_rank_0(nodes, pid))
-    (tmp_path / "go").touch()
+    trail.release()
     check(running, trail, 1)
     assert running.causes() == ["node_lost"]
     assert any("which the nodes kept" in text for text in running.texts("phase")), running.texts("phase")
@@ -110,7 +117,7 @@ def test_a_peer_that_lags_holds_nothing_up(tmp_path: Path, trail: Trail, own_hea
     """It stands still. The training goes on, and a lost node then costs what storage does not have."""
     head = own_head(num_cpus=0)
     nodes = [head.add_node(num_cpus=1) for _ in range(3)]
-    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART), head.cluster())
+    running = Running(spec_of(tmp_path, trail, scaling_config=APART), head.cluster())
     wait_until(lambda: len(parts(tmp_path, 1)) == 2)
     for process in head.processes():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -119,20 +126,20 @@ def test_a_peer_that_lags_holds_nothing_up(tmp_path: Path, trail: Trail, own_hea
     pid = trail.wait_for(9)["pid"]
     assert len(parts(tmp_path, 8)) == 1, "the peer does not have it"
     head.remove_node(of_rank_0(nodes, pid))
-    (tmp_path / "go").touch()
+    trail.release()
     check(running, trail, 9 - STORED + 1)
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
 def test_a_lost_head_resumes_from_storage(tmp_path: Path, trail: Trail) -> None:
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
-        spec = spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=ScalingConfig(num_workers=1))
+        spec = spec_of(tmp_path, trail, scaling_config=ScalingConfig(num_workers=1))
         running = Running(spec, LocalCluster(num_cpus=2))
         try:
             trail.wait_for(9)
             wait_until(lambda: any("is on storage" in text for text in running.texts("phase")))
             kill_head()
-            (tmp_path / "go").touch()
+            trail.release()
             check(running, trail, 9 - STORED + 1)
         finally:
             local_head.stop()
@@ -151,7 +158,7 @@ def test_a_damaged_copy_is_not_used(tmp_path: Path, trail: Trail, own_head: Call
     head = own_head(num_cpus=0)
     for _ in range(2):
         head.add_node(num_cpus=1)
-    running = Running(spec_of(tmp_path, trail, {"hold_at": 9}, scaling_config=APART), head.cluster())
+    running = Running(spec_of(tmp_path, trail, scaling_config=APART), head.cluster())
     pid = trail.wait_for(9)["pid"]
     wait_until(lambda: len(parts(tmp_path, 8)) == 2)
     ours = min(parts(tmp_path, 8), key=lambda part: part.stat().st_mtime_ns)
@@ -164,7 +171,7 @@ def test_a_damaged_copy_is_not_used(tmp_path: Path, trail: Trail, own_head: Call
             flip_a_byte(part)
     kill(again["pid"])
     assert trail.wait_for(8, times=4)["first"] == 8, "the checkpoint before"
-    (tmp_path / "go").touch()
+    trail.release()
     check(running, trail, 4)
     warnings = [text for text in running.texts("phase") if "cannot be used" in text]
     assert len(warnings) >= 2, running.texts("phase")

@@ -36,18 +36,14 @@ def test_two_workers_and_two_drivers_are_killed_and_each_tracker_has_one_run(
 ) -> None:
     with mlflow_server(tmp_path / "mlflow") as uri:
         trackers = [MLflow(tracking_uri=uri), WandB(mode="offline"), TensorBoard(), Comet(mode="offline")]
+        trail.hold(4)
         running = Running(spec_at(tmp_path, trail.file, loop=LOOP, tracking=trackers), cluster)
-        for number, step in enumerate((4, 7), start=1):
+        for number, step in enumerate((4, 7, 10, 13), start=1):
+            trail.hold(step)
             trail.wait_for(step)
-            kill(trail.entries(rank=1)[-1]["pid"])
+            kill(trail.entries(rank=1)[-1]["pid"] if step < 10 else drivers(running.rundir.uri)[0])
             trail.wait_for_process(number + 1)
-        trail.wait_for(10)
-        (driver,) = drivers(running.rundir.uri)
-        kill(driver)
-        trail.wait_for_process(4)
-        trail.wait_for(13)
-        (driver,) = drivers(running.rundir.uri)
-        kill(driver)
+        trail.release()
         result = running.result()
         assert trail.repeated() > 0, "something was trained again, and so reported again"
         all_there(uri, running)
@@ -68,7 +64,8 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
     (port,) = free_ports(1)
     with contextlib.ExitStack() as stack:
         uri = stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
-        loop = {**LOOP, "steps": 100, "step_s": 0.5, "hold_at": 90, "until": str(tmp_path / "go")}
+        trail.hold(90)
+        loop = {**LOOP, "steps": 100, "step_s": 0.5}
         spec = spec_at(tmp_path, trail.file, loop=loop, tracking=MLflow(tracking_uri=uri))
         running = Running(spec, cluster)
         trail.wait_for(5)
@@ -77,7 +74,7 @@ def test_the_mlflow_server_is_away_for_twenty_seconds_and_nothing_is_missing(
         # twenty seconds, told by the training that goes on meanwhile
         wait_until(lambda: len(trail.entries()) >= before + 40)
         stack.enter_context(mlflow_server(tmp_path / "mlflow", port))
-        (tmp_path / "go").touch()
+        trail.release()
         result = running.result()
         all_there(uri, running, 100)
         assert result.warnings == []
