@@ -42,7 +42,7 @@ def prefect_server(home: Path, ui: bool = False) -> Iterator[str]:
     with environment(values), (home / "server.log").open("wb") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            wait_for_http(f"{url}/health", server, timeout_s=120)
+            wait_for_http(f"{url}/health", server)
             _keep_tables(home)
             # this process has read its environment already
             with temporary_settings(

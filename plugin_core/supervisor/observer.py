@@ -82,6 +82,7 @@ class Observer:
         self._unreachable_since: float | None = None
         self._embedded = False
         self._pending_since: float | None = None
+        self._pending_too_long: tuple[int, str] = (0, "")
         self._live_job = ""
 
     async def look(self) -> Look:
@@ -147,7 +148,7 @@ class Observer:
             restarts=stored.restarts,
             max_attempts=limits.max_attempts,
             policy=self._policy,
-            overdue=self._overdue(limits, now, job),
+            overdue=self._overdue(limits, now, attempt, job),
             gave_up_on_cluster=gave_up,
             elsewhere=patience_s is not None,
         )
@@ -286,7 +287,7 @@ class Observer:
         self._unreachable_since = self._unreachable_since or time.monotonic()
         return _Asked(Job.UNREACHABLE, why)
 
-    def _overdue(self, limits: Limits, now: float, job: JobInfo | None) -> str:
+    def _overdue(self, limits: Limits, now: float, attempt: int, job: JobInfo | None) -> str:
         if limits.timeout_s is not None and now - self._started > limits.timeout_s:
             return f"the step took longer than limits.timeout_s ({limits.timeout_s:g} s)"
         # a running driver enforces the limit for its workers' resources itself
@@ -294,5 +295,6 @@ class Observer:
         self._pending_since = (self._pending_since or now) if pending else None
         limit = limits.scheduling_timeout_s
         if limit is not None and self._pending_since is not None and now - self._pending_since > limit:
-            return f"the job was still pending after limits.scheduling_timeout_s ({limit:g} s)"
-        return ""
+            why = f"the job was still pending after limits.scheduling_timeout_s ({limit:g} s)"
+            self._pending_too_long = attempt, why  # which remains the reason, once it is stopped for it
+        return self._pending_too_long[1] if self._pending_too_long[0] == attempt else ""

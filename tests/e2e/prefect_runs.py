@@ -157,8 +157,7 @@ class Run:
         return run_sync(ask())
 
 
-def start(client: SyncPrefectClient, deployment: str, storage: Path) -> Run:
-    """A flow run of a deployment, as soon as the deployment exists."""
+def wait_for_deployment(client: SyncPrefectClient, deployment: str) -> UUID:
     flow, name = deployment.split("/")
 
     def found() -> list[Any]:
@@ -167,7 +166,13 @@ def start(client: SyncPrefectClient, deployment: str, storage: Path) -> Run:
         )
 
     wait_until(found, f"the deployment {deployment}")
-    flow_run = client.create_flow_run_from_deployment(found()[0].id, parameters={"storage": str(storage)})
+    return UUID(str(found()[0].id))
+
+
+def start(client: SyncPrefectClient, deployment: str, storage: Path) -> Run:
+    """A flow run of a deployment, as soon as the deployment exists."""
+    place = {"storage": str(storage)}
+    flow_run = client.create_flow_run_from_deployment(wait_for_deployment(client, deployment), parameters=place)
     return Run(client, flow_run.id, storage)
 
 

@@ -36,6 +36,7 @@ def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: A
     receipt = rundir.receipt(1)
     assert receipt is not None
     assert receipt.submission_id in airflow.xcom("chain", run_id, "train", "_link_RayJobLink")
+    (folder / "chain-go").touch()
 
     assert airflow.wait("chain", run_id) == "success", airflow.task_log("chain", run_id, "train")
 
@@ -87,8 +88,9 @@ def test_a_policy_that_gives_up_leaves_nothing_to_airflows_retries(airflow: Airf
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dag_id", ["broken", "chain"])
-def test_no_log_has_an_error_for_a_link_that_there_is_not(airflow: AirflowServer, dag_id: str) -> None:
+def test_no_log_has_an_error_for_a_link_that_there_is_not(airflow: AirflowServer, folder: Path, dag_id: str) -> None:
     """No task here has a tracker's page, and at a deferral none could have one yet."""
+    (folder / "chain-go").touch()
     run_id = airflow.trigger(dag_id)
     airflow.wait(dag_id, run_id)
     logs = [airflow.log("scheduler"), airflow.log("triggerer"), airflow.task_log(dag_id, run_id, "train")]

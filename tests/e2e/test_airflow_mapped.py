@@ -11,9 +11,7 @@ from tests.support.data_trainings import WAITING, DataTrainings
 @pytest.mark.slow
 def test_eight_mapped_tasks_are_deferred_at_once_on_one_triggerer(scenario: Make) -> None:
     it = scenario("many").begin()
-    wait_until(
-        lambda: list(it.airflow.mapped_states("many", it.run_id, "train").values()) == ["deferred"] * 8, timeout_s=240
-    )
+    wait_until(lambda: list(it.airflow.mapped_states("many", it.run_id, "train").values()) == ["deferred"] * 8)
     it.go()
     assert it.airflow.wait("many", it.run_id, timeout_s=600) == "success"
     for number in range(8):
@@ -32,10 +30,14 @@ def test_eight_mapped_trainings_with_data_take_turns_on_the_head(scenario: Make)
 
     def waiting() -> list[int]:
         beats = [rundir.heartbeat(1) for rundir in rundirs]
-        return [number for number, beat in enumerate(beats) if beat and WAITING in beat.phase]
+        found = [number for number, beat in enumerate(beats) if beat and WAITING in beat.phase]
+        begun = [number for number in range(8) if trainings.trail(f"run-{number}").steps()]
+        return [number for number in found if begun and number not in begun]
 
-    failed = wait_until(lambda: waiting()[2:], timeout_s=300)[-1]
+    failed = wait_until(lambda: waiting()[2:])[-1]
     it.airflow.set_task_state(it.dag_id, it.run_id, "train", "failed", failed)
+    wait_until(lambda: rundirs[failed].end(1))
+    it.go()
     assert it.airflow.wait(it.dag_id, it.run_id, timeout_s=900) == "failed"
     states = it.airflow.mapped_states(it.dag_id, it.run_id, "train")
     assert states == {number: "failed" if number == failed else "success" for number in range(8)}

@@ -14,7 +14,6 @@ from plugin_core.runs.directory import RunDir
 
 ROOT = Path(__file__).parents[2]
 SPEC = Path(__file__).parent / "same_spec.yaml"
-pytestmark = pytest.mark.timeout(420)
 
 FLOW = f"""
 from prefect import flow

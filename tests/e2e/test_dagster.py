@@ -68,7 +68,7 @@ def test_a_run_that_is_terminated_cancels_its_job(tmp_path: Path, trail: Trail) 
     process = materialize(tmp_path, "log")
     trail.wait_for(3)
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) != 0
+    assert process.wait(600) != 0
     end = rundir.end(1)
     assert end is not None
     assert end.outcome == "cancelled"
@@ -80,5 +80,5 @@ def test_a_users_exception_fails_the_run_with_its_message(tmp_path: Path, trail:
     spec = spec_at(tmp_path, trail.file, "run", loop={"steps": 4, "every": 2, "die_at": 1, "die_how": "raise"})
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     process = materialize(tmp_path, "log")
-    assert process.wait(300) == 1
+    assert process.wait(600) == 1
     assert "UserCodeError: worker 0: ValueError: the data is bad" in (tmp_path / "log").read_text()

@@ -1,6 +1,7 @@
 """Each way of installing, alone in an environment of its own: it imports and runs its own part."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,10 @@ def test_each_extra_installs_alone_and_runs_its_own_part(extra: str, tmp_path: P
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     python = str(venv / "bin" / "python")
-    what = f"{ROOT}[{extra}]" if extra else str(ROOT)
+    # pip builds in the folder itself, where another test may build too
+    kept = shutil.ignore_patterns(".*", "build", "dist", "site", "*.egg-info", "__pycache__")
+    source = shutil.copytree(ROOT, tmp_path / "source", ignore=kept)
+    what = f"{source}[{extra}]" if extra else str(source)
     install = [python, "-m", "pip", "install", "-q", "--no-compile", "-c", str(ROOT / "constraints.txt"), what]
     subprocess.run(install, check=True)
     work = tmp_path / "work"

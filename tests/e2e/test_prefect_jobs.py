@@ -30,7 +30,7 @@ def log(flows: Flows, name: str) -> str:
 
 def test_a_function_returns_its_value_and_a_retried_flow_gets_it_again(own_flows: Flows) -> None:
     assert own_flows.start("jobs").wait(timeout=600) == 0, log(own_flows, "jobs")
-    eventually(lambda: [task.state_name for task in own_flows.tasks("jobs")], ["Completed", "Cached", "Completed"])
+    eventually(lambda: own_flows.states("jobs"), ["Completed", "Cached", "Completed"])
     first, again, said = (task.state.result() for task in own_flows.tasks("jobs"))
     assert first == again == [2, 4]
     assert isinstance(said, RayJobResult)
@@ -58,8 +58,7 @@ def test_the_page_for_users_of_prefect_ray_runs_as_written(own_flows: Flows, tmp
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=600, env=where)
     assert done.returncode == 0, done.stderr[-5000:]
     assert "[0, 1] [0, 1, 2]" in done.stdout
-    names = {task.name.partition("-")[0] for task in own_flows.tasks("count_to")}
-    assert names == {"shout", "shout loudly"}
+    eventually(lambda: {task.name.partition("-")[0] for task in own_flows.tasks("count_to")}, {"shout", "shout loudly"})
 
 
 def test_a_step_waits_in_a_queue_and_another_moves_on_from_a_cluster_that_is_not_there(
@@ -74,4 +73,4 @@ def test_a_step_waits_in_a_queue_and_another_moves_on_from_a_cluster_that_is_not
     assert "queued: RayCluster default/flow-" in told
     assert "waits in Kueue's queue gpus, 2 ahead" in told
     assert "moving on to a local Ray head" in told
-    eventually(lambda: [task.state_name for task in own_flows.tasks(name)], ["Completed", "Completed"])
+    eventually(lambda: own_flows.states(name), ["Completed", "Completed"])

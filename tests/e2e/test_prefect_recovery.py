@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 from prefect.states import AwaitingRetry
 
 from prefect_integration import create_recovery_automations
-from tests.e2e.prefect_runs import ROOT, Process, Run, only_run, start, wait_until
+from tests.e2e.prefect_runs import ROOT, Process, Run, only_run, start, wait_for_deployment, wait_until
 
 slow = pytest.mark.slow
 
@@ -71,9 +71,11 @@ def test_a_flow_process_that_is_killed_leaves_its_job_and_a_retry_of_the_flow_ru
 def test_a_flow_run_whose_runner_is_killed_too_continues_by_itself(
     client: SyncPrefectClient, runner: Process, storage: Path, tmp_path: Path
 ) -> None:
-    run = start(client, f"direct/{tmp_path.name}", storage)
-    automations = create_recovery_automations([f"direct/{tmp_path.name}"], missing_heartbeat_s=60, name=tmp_path.name)
+    deployment = f"direct/{tmp_path.name}"
+    wait_for_deployment(client, deployment)
+    automations = create_recovery_automations([deployment], missing_heartbeat_s=60, name=tmp_path.name)
     try:
+        run = start(client, deployment, storage)  # only now: an automation sees no heartbeat from before it
         run.wait_for_training()
         runner.close()
         next_runner = Process(["-m", "tests.e2e.prefect_serve", tmp_path.name], tmp_path / "next.log")

@@ -67,10 +67,10 @@ def test_an_event_starts_a_retraining_and_the_model_becomes_the_champion(
 ) -> None:
     Variable.unset("digits_champion")
     # the server reads a new trigger a little after the deployment
-    wait_until(lambda: emitted(storage) and runs_in(client, deployment, storage), "the run that the event starts", 120)
+    wait_until(lambda: emitted(storage) and runs_in(client, deployment, storage), "the run that the event starts")
     (first, *_) = runs_in(client, deployment, storage)
     run = Run(client, first.id, storage)
-    run.wait_for("Completed", timeout_s=500)
+    run.wait_for("Completed")
     champion = Variable.get("digits_champion")
     assert champion["accuracy"] >= 0.9
     assert Path(champion["checkpoint"], "state.pt").is_file()
@@ -88,10 +88,10 @@ def test_a_retraining_begins_from_the_champion(
     client: SyncPrefectClient, deployment: DeploymentResponse, storage: Path
 ) -> None:
     first = run_with(client, deployment, storage)
-    first.wait_for("Completed", timeout_s=500)
+    first.wait_for("Completed")
     champion = Variable.get("digits_champion")["checkpoint"]
     second = run_with(client, deployment, storage)
-    second.wait_for("Completed", timeout_s=500)
+    second.wait_for("Completed")
     (train,) = [rundir for rundir in second.rundirs() if rundir.name.endswith("--train")]
     assert train.read_spec().resume_from.uri == champion
     assert train.result().metrics["epoch"] == 2
@@ -108,7 +108,7 @@ def test_a_model_that_fails_the_gate_is_withdrawn_and_the_champion_stays(
     champion = {"checkpoint": None, "accuracy": 0.5}
     Variable.set("digits_champion", champion, overwrite=True)
     run = run_with(client, deployment, storage, min_accuracy=1.1)
-    run.wait_for("Failed", timeout_s=500)
+    run.wait_for("Failed")
     assert "NotGoodEnoughError: accuracy" in run.flow_run.state.message
     assert Variable.get("digits_champion") == champion
     assert Variable.get("digits_candidate") is None
@@ -119,16 +119,16 @@ def test_a_person_approves_before_the_model_becomes_the_champion(
 ) -> None:
     Variable.unset("digits_champion")
     run = run_with(client, deployment, storage, approval=True)
-    run.wait_for("Suspended", timeout_s=500)
+    run.wait_for("Suspended")
     assert Variable.get("digits_champion") is None
     # a resume while the suspended process still ends crashes in Prefect's process worker, which then removes the folder
     # that the new process begins in (seen in 3.7.7, which also says when it is done with it)
-    wait_until(lambda: not processes_of(run), "the suspended process to be gone", 60)
+    wait_until(lambda: not processes_of(run), "the suspended process to be gone")
     if prefect.__version__.startswith("3.7."):
         gone = f"Process for flow run {run.flow_run.name!r} exited cleanly"
-        wait_until(lambda: gone in worker_log.read_text(), "the worker to be done with the suspended process", 60)
+        wait_until(lambda: gone in worker_log.read_text(), "the worker to be done with the suspended process")
     client.resume_flow_run(run.id)
-    run.wait_for("Completed", timeout_s=500)
+    run.wait_for("Completed")
     assert Variable.get("digits_champion")["accuracy"] > 0.1
     assert [rundir.receipts() for rundir in run.rundirs()] == [[1], [1]]
 

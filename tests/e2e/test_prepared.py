@@ -11,14 +11,15 @@ import pytest
 
 from devtools.chaos import wait_until
 from example_flows.prepare_steps import PARTS
+from plugin_core.clusters.local_head import Head
 from tests.e2e.test_examples import run, run_dags
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.usefixtures("head")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 FIRST, SECOND = "000001-000001.json", "000001-000002.json"
 
 
 @contextlib.contextmanager
-def killed_midway(storage: Path) -> Iterator[dict[str, float]]:
+def killed_midway(storage: Path, head: Head) -> Iterator[dict[str, float]]:
     """Kill the function's process once it has saved two files; gives when each file then there was written."""
     written: dict[str, float] = {}
 
@@ -27,9 +28,10 @@ def killed_midway(storage: Path) -> Iterator[dict[str, float]]:
 
     def kill() -> None:
         (state,) = wait_until(saved)
-        for process in psutil.process_iter(["cmdline"]):
-            if "ray::JobProcess" in " ".join(process.info["cmdline"] or []):
-                process.kill()
+        for process in head.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "ray::JobProcess" in " ".join(process.cmdline()):
+                    process.kill()
         done = json.loads(state.read_text())["state"]
         output = state.parents[2] / "output"
         for number in range(len(done)):
@@ -45,13 +47,13 @@ def killed_midway(storage: Path) -> Iterator[dict[str, float]]:
     assert len(json.loads(state.read_text())["state"]) == PARTS
 
 
-def test_the_flow(tmp_path: Path) -> None:
-    with killed_midway(tmp_path / "runs"):
+def test_the_flow(tmp_path: Path, head: Head) -> None:
+    with killed_midway(tmp_path / "runs", head):
         table = run(["-m", "example_flows.prepare", str(tmp_path / "runs")], tmp_path / "prefect")
     assert float(table["test accuracy"]) >= 0.93
     assert table["test rows"] == table["predicted rows"] == "299"
 
 
-def test_the_dag(tmp_path: Path) -> None:
-    with killed_midway(tmp_path / "airflow-runs"):
+def test_the_dag(tmp_path: Path, head: Head) -> None:
+    with killed_midway(tmp_path / "airflow-runs", head):
         run_dags(tmp_path, "prepare")

@@ -24,11 +24,10 @@ from plugin_core.supervisor.events import Event
 
 
 class Doubler:
-    """Twice `x`; slow if the test needs time to kill something, and records which process runs; its twentieth batch waits
-    until the file `hold` is there, and its second one until `replicas` processes run."""
+    """Twice `x`; records which process runs; its twentieth batch waits until the file `hold` is there, and its second one
+    until `replicas` processes run."""
 
-    def __init__(self, checkpoint: Any, pids: str = "", sleep_s: float = 0.0, hold: str = "", replicas: int = 1):
-        self.sleep_s = sleep_s
+    def __init__(self, checkpoint: Any, pids: str = "", hold: str = "", replicas: int = 1):
         self.pids = Path(pids) if pids else None
         self.replicas = replicas
         self.hold = Path(hold) if hold else None
@@ -37,7 +36,6 @@ class Doubler:
             Path(pids, str(os.getpid())).touch()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        time.sleep(self.sleep_s)
         self.batches += 1
         while self.hold is not None and self.batches == 20 and not self.hold.exists():
             time.sleep(0.05)
@@ -150,13 +148,14 @@ def test_a_killed_driver_leaves_each_row_exactly_once(
 ) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
-    slow = {"config": {"pids": str(pids), "sleep_s": 0.15}, "key_column": key_column, "output_path": str(tmp_path / "out")}
-    given = spec(tmp_path, checkpoint, rows, **slow)
+    config = {"pids": str(pids), "hold": str(tmp_path / "go")}
+    given = spec(tmp_path, checkpoint, rows, config=config, key_column=key_column, output_path=str(tmp_path / "out"))
     running = Running(given, cluster)
     first = "rows" if key_column else "attempt-001"
     wait_until(lambda: len(list((tmp_path / "out" / first).glob("*.parquet"))) >= 2)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
+    (tmp_path / "go").touch()
     result = running.result()
     assert result.run.attempt == 2
     check_rows(read(result.output))

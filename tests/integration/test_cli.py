@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devtools.chaos import wait_until
+from devtools.chaos import Trail, wait_until
 from plugin_core.clusters.local_head import Head
 from plugin_core.specs.parse import parse_result
 from tests.support.command_line import raytrain
@@ -100,10 +100,12 @@ def test_the_first_step_of_the_docs_runs_as_written(tmp_path: Path, head: Head) 
 
 @pytest.mark.slow
 def test_an_interrupted_run_continues_and_the_same_command_attaches(tmp_path: Path, head: Head) -> None:
+    trail = Trail(tmp_path / "trail.jsonl")
+    trail.hold(5)
     spec = {
         "framework": "python",
-        "train_loop_per_worker": "devtools.steps:counting_loop",
-        "train_loop_config": {"epochs": 10, "sleep_s": 0.5},
+        "train_loop_per_worker": "devtools.loops:stepping",
+        "train_loop_config": {"steps": 10, "every": 1, "trail": str(trail.file)},
     }
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(spec))
     command = [str(Path(sys.executable).with_name("raytrain")), "run", "long.yaml", "--storage", "runs"]
@@ -116,6 +118,7 @@ def test_an_interrupted_run_continues_and_the_same_command_attaches(tmp_path: Pa
             break
     rest = first.stderr.read()
     assert first.wait() == 130
+    trail.release()
     assert "the run continues" in rest
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert json.loads(again.stdout)["reports"] == 10

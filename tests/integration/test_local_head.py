@@ -1,13 +1,16 @@
 """The embedded head: shared, private, stopped when idle, and completely gone afterwards."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,9 +36,16 @@ def test_its_state_is_readable_by_its_owner_only(head: Head) -> None:
     assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
 
 
+def of_live(head: Head, ask: Callable[[psutil.Process], list[Any]]) -> Iterator[list[Any]]:
+    """What its processes answer; an earlier job's may just end."""
+    for process in head.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield ask(process)
+
+
 def pages(head: Head) -> set[str]:
     """The modules of its dashboard that are processes."""
-    titles = [" ".join(process.cmdline()) for process in head.processes()]
+    titles = [" ".join(line) for line in of_live(head, psutil.Process.cmdline)]
     return {found[1] for title in titles if (found := re.match(r"ray-dashboard-(\w+)-\d", title))}
 
 
@@ -70,8 +80,8 @@ def test_a_browser_gets_a_cookie_that_opens_the_dashboard(head: Head) -> None:
 def test_it_listens_on_loopback_only(head: Head) -> None:
     addresses = {
         connection.laddr.ip
-        for process in head.processes()
-        for connection in process.net_connections(kind="inet")
+        for connections in of_live(head, lambda process: process.net_connections(kind="inet"))
+        for connection in connections
         if connection.status == psutil.CONN_LISTEN
     }
     assert addresses

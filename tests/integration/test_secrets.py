@@ -158,7 +158,9 @@ def test_handed_over_values_do_not_outlive_a_stopped_job(tmp_path: Path, head: H
 
     def follow() -> None:
         try:
-            run(spec_at(tmp_path, "train", waiting_loop), cluster)
+            # Ray kills a driver that has not ended within 3 s of its stop, which then deletes nothing
+            patient = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "600"}}
+            run(spec_at(tmp_path, "train", waiting_loop, runtime_env=patient), cluster)
         except (StepCancelledError, ClusterUnreachableError) as exc:
             ended.append(exc)
 

@@ -17,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 from devtools import steps
+from devtools.chaos import Trail
 from plugin_core import (
     BatchInferSpec,
     EvaluateSpec,
@@ -226,13 +227,21 @@ def test_cancel_stops_a_training_and_frees_its_cpus(tmp_path: Path, cluster: Loc
 
 @pytest.mark.slow
 def test_a_new_orchestrator_attaches_to_the_running_job(tmp_path: Path, cluster: LocalCluster) -> None:
-    spec = train_spec(str(tmp_path), train_loop_config={"epochs": 5, "sleep_s": 0.5})
+    trail, events = Trail(tmp_path / "trail.jsonl"), list[Event]()
+    loop = {"steps": 5, "every": 1, "trail": str(trail.file)}
+    spec = train_spec(str(tmp_path), train_loop_per_worker="devtools.loops:stepping", train_loop_config=loop)
+
+    def listen(event: Event) -> None:
+        if event.kind == "report" and not any(earlier.kind == "report" for earlier in events):
+            trail.release()
+        events.append(event)
+
+    trail.hold(4)
     run_sync(Supervisor(run_sync(prepare(spec, cluster)), cluster).submit())
-    events: list[Event] = []
-    result = run(spec, cluster, events.append)
-    assert result.metrics["epoch"] == 4
+    result = run(spec, cluster, listen)
+    assert result.metrics["step"] == 4
     assert RunDir.of(spec).receipts() == [1]
-    assert [event.data["metrics"]["epoch"] for event in events if event.kind == "report"] == [0, 1, 2, 3, 4]
+    assert [event.data["metrics"]["step"] for event in events if event.kind == "report"] == [0, 1, 2, 3, 4]
     log = "\n".join(event.text for event in events if event.kind == "log")
     assert log.count("result: {") == 1, "the job's log is told whole and once"
 

@@ -31,9 +31,10 @@ def mortal(config: dict[str, Any]) -> None:
         # before the report, in which all ranks wait for each other: afterwards, one rank's end may end the others
         (marks / f"group-{group}-{rank}-of-{world}").touch()
         report(*args, **kwargs)
-        if group == 0 and rank == 1:
-            # rank 0's report must be registered first, or one more interval would be lost
+        if group < 2:
+            # every rank's report must be registered first, or one more interval would be lost
             ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
+        if group == 0 and rank == 1:
             (marks / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if group == 1:

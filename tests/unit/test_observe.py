@@ -10,6 +10,7 @@ from aiohttp import web
 
 from plugin_core import run
 from plugin_core.clusters.fake import FakeCluster, Play
+from plugin_core.errors import StepTimeoutError
 from plugin_core.runs.directory import Heartbeat, RunDir
 from plugin_core.specs import Limits
 from plugin_core.storage.location import Location
@@ -55,6 +56,18 @@ def test_a_heartbeat_is_waited_for_only_where_ray_has_lost_sight_of_the_driver(
         result = run(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=2.0)), cluster, told.append)
     assert result.run.attempt == 2
     assert any("its heartbeat is not silent yet" in event.text for event in told) is waited
+
+
+def test_a_job_that_is_pending_too_long_is_stopped_as_a_timeout(tmp_path: Path) -> None:
+    """Once stopped it is no longer pending, but that is still why it was stopped; nobody cancelled it."""
+
+    class NeverStarts(FakeCluster):
+        def _play(self, play: Play, rundir: RunDir, attempt: int) -> str:
+            return "PENDING"
+
+    with NeverStarts() as cluster, pytest.raises(StepTimeoutError, match="the job was still pending after limits"):
+        run(spec_at(tmp_path, limits=Limits(heartbeat_ttl_s=0.2, scheduling_timeout_s=0.1)), cluster)
+    assert list(cluster.jobs.values()) == ["STOPPED"]
 
 
 async def observed(observer: Observer) -> Look:

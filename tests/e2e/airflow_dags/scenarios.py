@@ -13,6 +13,7 @@ from pathlib import Path
 
 from airflow.sdk import Asset, AssetAlias, dag, task
 
+from airflow_provider import common
 from airflow_provider.operators import RayTrainOperator
 
 COMMON = {
@@ -49,6 +50,7 @@ class Noting(RayTrainOperator):
     """Writes down the process that executes the task, so that a test can end it; and may end itself after its submit."""
 
     def execute(self, context):
+        common.HEALTH_TIMEOUT_S = 60.0  # a busy API server is asked all the same
         self.folder = Path(context["dag_run"].conf["folder"])
         (self.folder / "task.pid").write_text(str(os.getpid()))
         return super().execute(context)
@@ -78,7 +80,7 @@ def last_try():
     train(deferrable=False)
 
 
-@dag(schedule=None, default_args=COMMON, dagrun_timeout=timedelta(seconds=40))
+@dag(schedule=None, default_args=COMMON, dagrun_timeout=timedelta(days=1))
 def timed():
     train()
 
@@ -105,7 +107,7 @@ def many():
 
 
 def reading(config):
-    """Counts its rows, and writes down when it began to and when it was done."""
+    """Counts its rows, waits for the file, and writes down when it began to and when it was done."""
     import ray.train
 
     rank = ray.train.get_context().get_world_rank()
@@ -116,6 +118,8 @@ def reading(config):
 
     note(step=0, began=True)
     rows = sum(len(batch["x"]) for batch in ray.train.get_dataset_shard("train").iter_batches(batch_size=8))
+    while not Path(config["folder"], "go").exists():
+        time.sleep(0.1)
     note(step=1, began=False)
     ray.train.report({"rows": rows})
 

@@ -13,7 +13,7 @@ from airflow.sdk import dag
 from airflow_provider.operators import RayBatchInferOperator, RayEvaluateOperator, RayTrainOperator
 
 FOLDER = Path(os.environ["TEST_FOLDER"])
-GO = FOLDER / "go"
+GO, CHAIN_GO = FOLDER / "go", FOLDER / "chain-go"
 
 
 def loop(config):
@@ -68,7 +68,7 @@ TRAIN = {"train_loop_per_worker": loop, "framework": "python", "scaling_config":
 
 @dag(schedule=None, default_args=COMMON)
 def chain():
-    train = RayTrainOperator(task_id="train", train_loop_config={"epochs": 4, "sleep_s": 0.5}, **TRAIN)
+    train = RayTrainOperator(task_id="train", train_loop_config={"epochs": 4, "wait_at": 3, "go": str(CHAIN_GO)}, **TRAIN)
     # synchronous, and its checkpoint by a template
     scored = RayEvaluateOperator(
         task_id="evaluate",
