@@ -314,8 +314,8 @@ def test_a_task_that_defers_without_a_triggerer_says_so(airflow: AirflowServer, 
     try:
         wait_until(lambda: airflow.request("GET", "/monitor/health")["triggerer"]["status"] != "healthy")
         it = scenario("deferred").begin("go")
-        wait_until(lambda: "no triggerer is alive" in it.log())
         wait_until(lambda: it.state() == "deferred")
+        wait_until(lambda: "no triggerer is alive" in it.log())
     finally:
         airflow.start("triggerer")
     it.succeeds([1], repeated=0)
