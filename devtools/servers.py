@@ -176,5 +176,13 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], timeout_s: float 
     raise TimeoutError(f"nothing listened on port {port} within {timeout_s} s")
 
 
+def command_of(process: psutil.Process | None) -> list[str]:
+    """[] for one that has just ended."""
+    if process is not None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.cmdline()
+    return []
+
+
 def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE

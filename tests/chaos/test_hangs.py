@@ -1,5 +1,6 @@
 """Trainings that stand still, each in another way, and trainings that only seem to."""
 
+import itertools
 import os
 import signal
 from collections.abc import Callable
@@ -58,6 +59,8 @@ def test_a_hang_is_only_told_where_that_is_wanted(tmp_path: Path, trail: Trail, 
     assert (result.metrics, result.run.attempt, running.causes()) == ({"step": STEPS - 1}, 1, [])
     told = hangs_told(running)  # again if it lasts twice as long, which it may on a busy machine
     assert {"rank 1 is in standing_still (standstills.py:" in text for text in told} == {True}, told
+    quiet = [int(text.partition("no report for ")[2].split()[0]) for text in told]
+    assert all(after >= 2 * before - 1 for before, after in itertools.pairwise(quiet)), quiet
     assert any("the training hangs" in warning for warning in result.warnings), result.warnings
     assert len({entry["pid"] for entry in trail.entries()}) == 1, "no worker was replaced"
 

@@ -1,6 +1,5 @@
 """Workers on the embedded head are copies of its fork server, and are what they would be without it."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -11,6 +10,7 @@ import psutil
 import pytest
 
 from devtools.chaos import wait_until
+from devtools.servers import command_of
 from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
@@ -90,11 +90,3 @@ def servers(head: Head) -> list[psutil.Process]:
     """Without its copies."""
     found = [process for process in head.processes() if SERVER in command_of(process)]
     return [process for process in found if SERVER not in command_of(process.parent())]
-
-
-def command_of(process: psutil.Process | None) -> list[str]:
-    """[] for one that has just ended."""
-    if process is not None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return process.cmdline()
-    return []

@@ -8,15 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import requests
 
-from devtools.servers import alive
+from devtools.servers import alive, command_of
 from plugin_core import LocalCluster
 from plugin_core.clusters import local_head
 from plugin_core.clusters.local_head import Head
@@ -36,16 +34,9 @@ def test_its_state_is_readable_by_its_owner_only(head: Head) -> None:
     assert Path(head.temp_dir).stat().st_mode & 0o077 == 0
 
 
-def of_live(head: Head, ask: Callable[[psutil.Process], list[Any]]) -> Iterator[list[Any]]:
-    """What its processes answer; an earlier job's may just end."""
-    for process in head.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            yield ask(process)
-
-
 def pages(head: Head) -> set[str]:
     """The modules of its dashboard that are processes."""
-    titles = [" ".join(line) for line in of_live(head, psutil.Process.cmdline)]
+    titles = [" ".join(command_of(process)) for process in head.processes()]
     return {found[1] for title in titles if (found := re.match(r"ray-dashboard-(\w+)-\d", title))}
 
 
@@ -78,12 +69,11 @@ def test_a_browser_gets_a_cookie_that_opens_the_dashboard(head: Head) -> None:
 
 
 def test_it_listens_on_loopback_only(head: Head) -> None:
-    addresses = {
-        connection.laddr.ip
-        for connections in of_live(head, lambda process: process.net_connections(kind="inet"))
-        for connection in connections
-        if connection.status == psutil.CONN_LISTEN
-    }
+    addresses: set[str] = set()
+    for process in head.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # an earlier job's may just end
+            found = process.net_connections(kind="inet")
+            addresses |= {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
     assert addresses
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
