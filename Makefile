@@ -231,7 +231,7 @@ fast: $(VENV)/.dev
 	$(BIN)/pytest -q -m "not slow" -n $(PROCESSES) --no-loadscope-reorder --durations=15
 
 test-all: lint types azurite fuzz
-	$(BIN)/pytest -q -m "not smoke" -n $(PROCESSES) --no-loadscope-reorder --durations=30
+	$(BIN)/pytest -q -m "not smoke" -n $(PROCESSES) --no-loadscope-reorder --durations=30 --junitxml=build/test-all.xml
 
 # Azure's storage for the tests, from npm; where that is missing, they are skipped. 3.35.0 is the last for Node before 21
 AZURITE = 3.35.0
