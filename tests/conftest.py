@@ -24,23 +24,24 @@ from tests.support.clouds import azurite, gcs_server
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Which files share an engine's server, and with `-n` a process: a server takes a minute to start and a tenth of a core.
+ENGINES = {
+    "airflow": ("tests/e2e/test_airflow", "tests/e2e/test_all_engines", "tests/e2e/test_canaries"),
+    "prefect": ("tests/e2e/test_prefect",),
+}
 #: The files that take longest begin first, so that no process works on one at the end while the others are idle.
 LONGEST_FIRST = (
-    "e2e/test_airflow",
-    "e2e/test_all_engines",
-    "e2e/test_canaries",
-    "e2e/test_prefect",
-    "integration/test_frameworks",
-    "chaos/",
-    "e2e/",
-    "integration/",
+    *ENGINES["airflow"],
+    *ENGINES["prefect"],
+    "tests/integration/test_frameworks",
+    "tests/chaos/",
+    "tests/e2e/",
+    "tests/integration/",
 )
-#: Which files share an engine's server, and with `-n` a process: a server takes a minute to start and a tenth of a core.
-ENGINES = {"airflow": LONGEST_FIRST[:3], "prefect": ("e2e/test_prefect",)}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((n for n, part in enumerate(LONGEST_FIRST) if f"tests/{part}" in item.nodeid), 99))
+    items.sort(key=lambda item: next((n for n, part in enumerate(LONGEST_FIRST) if item.nodeid.startswith(part)), 99))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -58,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByServer(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return next((engine for engine, its in ENGINES.items() if any(f"tests/{part}" in file for part in its)), file)
+            return next((engine for engine, files in ENGINES.items() if file.startswith(files)), file)
 
     return ByServer(config, log)
 

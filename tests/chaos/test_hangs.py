@@ -54,12 +54,13 @@ def test_a_hang_is_only_told_where_that_is_wanted(tmp_path: Path, trail: Trail, 
     """By default: the stacks are kept, nothing is restarted, and the training goes on once it can."""
     running = Running(training(tmp_path, trail.file, "waiting", action="warn"), cluster)
     stacks = Path(running.rundir.location.path, ".step", "hangs")
-    wait_until(lambda: stacks.exists() and any(stacks.iterdir()))  # its event is read some seconds later
+    wait_until(lambda: any(stacks.glob("*.txt")))  # their event is read some seconds later
     Path(tmp_path, "once.go").touch()
     result = running.result()
     assert (result.metrics, result.run.attempt, running.causes()) == ({"step": STEPS - 1}, 1, [])
-    told = hangs_told(running)  # again if it lasts twice as long, which it may on a busy machine, and then anywhere
-    assert "rank 1 is in standing_still (standstills.py:" in told[0], told
+    told = hangs_told(running)  # again if it lasts twice as long, which it may on a busy machine
+    standing = told[:-1] or told  # the last of several may be told while rank 1 already goes on
+    assert {"rank 1 is in standing_still (standstills.py:" in text for text in standing} == {True}, told
     quiet = [int(text.partition("no report for ")[2].split()[0]) for text in told]
     assert all(after >= 2 * before - 1 for before, after in itertools.pairwise(quiet)), quiet
     assert any("the training hangs" in warning for warning in result.warnings), result.warnings
