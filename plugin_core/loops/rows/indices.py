@@ -15,7 +15,7 @@ from plugin_core.loops.rows.plan import Plan
 from plugin_core.loops.rows.resumable import ResumableRows
 
 #: How many rows' places in the order are computed at once: enough to make NumPy's overhead negligible.
-_AT_ONCE = 16_384
+_AT_ONCE = 65_536
 
 
 class Items(ResumableRows):
@@ -27,7 +27,8 @@ class Items(ResumableRows):
 
     def _batches(self, plan: Plan) -> Generator[list[Any]]:
         for indices in self._indices(plan)():
-            yield [self._items[index] for index in indices]
+            # the loop in C: a comprehension takes a third longer, and this is most of what a list costs
+            yield list(map(self._items.__getitem__, indices))
 
     def _indices(self, plan: Plan) -> Callable[[], Iterator[list[int]]]:
         return partial(
@@ -45,13 +46,24 @@ def _indices(plan: Plan, rank: int, batch_size: int, seed: int | None) -> Iterat
     per_chunk = max(1, _AT_ONCE // batch_size)
     for first in range(0, plan.steps, per_chunk):
         steps = [plan.offsets(step, rank) for step in range(first, min(first + per_chunk, plan.steps))]
-        ranges = [each for start, stop in steps for each in plan.left.between(start, stop)]
+        ranges = [each for start, stop in _joined(steps) for each in plan.left.between(start, stop)]
         positions = np.concatenate([np.arange(*each) for each in ranges]) if ranges else np.empty(0, np.int64)
         indices = (positions if order is None else order(positions)).tolist()
         taken = 0
         for start, stop in steps:
             yield indices[taken : taken + stop - start]
             taken += stop - start
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges that follow each other as one: a single worker's steps always do."""
+    joined = ranges[:1]
+    for start, stop in ranges[1:]:
+        if start == joined[-1][1]:
+            joined[-1] = joined[-1][0], stop
+        else:
+            joined.append((start, stop))
+    return joined
 
 
 def length(dataset: Any) -> int:
