@@ -25,7 +25,7 @@ from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker 
 ASK_S, ASK_S_PER_WORKER = 0.5, 0.005
 #: While a report waits, a poll is answered after this fraction of that time, plus this fraction of how long it has
 #: waited.
-WAITING, WAITED = 0.04, 0.1
+WAITING, WAITED = 0.01, 0.1
 
 
 def ask_s(workers: int) -> float:
@@ -93,12 +93,11 @@ class Controller:
     def made_progress(self) -> None:
         self._moved = True
 
-    def tell(self, item: Any) -> None:
+    def tell(self, item: Any, at_once: bool) -> None:
         with self._heard:
             self._news_to_tell.append(item)
-        with self._news:
-            self.is_asking = True
-            self._news.notify_all()
+        if at_once:
+            self._wake()
 
     @contextlib.contextmanager
     def uploading(self) -> Iterator[None]:
@@ -115,11 +114,14 @@ class Controller:
         if over():
             return
         self._waiting[number] = time.monotonic()
+        self._wake()
+        self._heard.wait_for(over)
+        del self._waiting[number]
+
+    def _wake(self) -> None:
         with self._news:
             self.is_asking = True
             self._news.notify_all()
-        self._heard.wait_for(over)
-        del self._waiting[number]
 
     # ---- for the polls
 
@@ -225,10 +227,11 @@ def began_with(context: Any, oom_kills: int | None) -> None:
         context.controller_actor.oom_kills = oom_kills
 
 
-def tell(context: Any, item: Any) -> None:
+def tell(context: Any, item: Any, *, at_once: bool = True) -> None:
     """Send something picklable to the controller in the driver. `controller.take_news` returns it, before the
-    controller hears of any later report of this worker. `context`: see `worker.worker_context`."""
-    context.controller_actor.tell(item)
+    controller hears of any later report of this worker. `at_once`: False if such a report follows now: one answer then
+    carries both. `context`: see `worker.worker_context`."""
+    context.controller_actor.tell(item, at_once)
 
 
 def made_progress() -> None:

@@ -66,6 +66,15 @@ def test_a_question_goes_with_a_poll_once_and_its_answer_comes_with_another(
     assert came == [answer]
 
 
+def test_news_ends_a_poll_unless_a_report_that_does_follows(controller: Controller) -> None:
+    controller.tell("kept", at_once=False)
+    assert not controller.is_asking
+    controller.tell("stored", at_once=True)
+    assert controller.is_asking
+    assert controller.take_news() == ["kept", "stored"]
+    assert controller.take_news() == []
+
+
 def test_a_poll_is_short_while_somebody_waits_for_the_controller(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ Make = Callable[..., Keeper]
 def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
     monkeypatch.setattr(module, "Peer", SlowPeer)
     monkeypatch.setattr(module, "PEER_WAIT_S", 0.0)
-    monkeypatch.setattr(module, "tell", lambda context, news: None)
+    monkeypatch.setattr(module, "tell", lambda context, news, at_once=True: None)
     node = SimpleNamespace(get_node_id=lambda: "one")
     monkeypatch.setattr(module.ray, "get_runtime_context", lambda: node)
     SlowPeer.go, SlowPeer.fails, SlowPeer.got = threading.Semaphore(0), False, []

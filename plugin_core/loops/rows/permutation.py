@@ -26,7 +26,7 @@ class Permutation:
         self.size = size
         bits = max(2, (size - 1).bit_length())
         self._low, self._high = bits // 2, bits - bits // 2
-        self._unsigned = np.uint32 if bits <= 32 else np.uint64  # half as wide where it suffices, which is quicker
+        self._unsigned: Any = np.uint32 if bits <= 32 else np.uint64  # half as wide where it suffices, which is quicker
         rounds = _ROUNDS_OF_FEW_BITS if bits <= _FEW_BITS else _ROUNDS
         digest = hashlib.blake2b(repr((size, *key)).encode(), digest_size=4 * rounds).digest()
         self._keys = np.frombuffer(digest, dtype="<u4").astype(np.uint32)
@@ -64,4 +64,6 @@ class Permutation:
             np.multiply(mixed, _FACTORS[1], out=mixed)
             np.right_shift(mixed, np.uint32(32 - bits), out=mixed)
             np.bitwise_xor(other, mixed, out=other)
-        return (high.astype(self._unsigned, copy=False) << self._unsigned(self._low)) | low
+        high = high.astype(self._unsigned, copy=False)
+        whole: np.ndarray[Any, Any] = (high << self._unsigned(self._low)) | low
+        return whole

@@ -91,7 +91,7 @@ class Keeper:
             self._pruning = self._pruner.submit(self._prune)  # deleting large files takes longer than a report may
             self._queue_for_peer(name)
         digest = self._disk.digest(name, self._rank) if part is not None else ""
-        tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "digest": digest})
+        tell(self._context, {"kept": number, "name": name, "ordinal": self._ordinal, "digest": digest}, at_once=False)
 
     def end(self) -> None:
         """The train function has returned: wait for storage to have the last checkpoint."""
