@@ -36,6 +36,7 @@ from plugin_core.errors import (
     SpecError,
     StorageError,
 )
+from plugin_core.ray_internals.upload import runtime_env_folders
 from plugin_core.runs import timeline, timings
 from plugin_core.runs.code import VARIABLE as CODE_VARIABLE
 from plugin_core.runs.code import hold
@@ -155,14 +156,17 @@ def _abort_uploads(rundir: RunDir, attempt: int) -> None:
 
 
 def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]:
-    """Unpack the modules shipped with the step; return the runtime_env that ships them to every Ray worker."""
+    """Unpack the modules shipped with the step; return the runtime_env that ships them to every Ray worker. What the
+    step's own runtime_env has brought to the cluster as well comes from there."""
     shipped = rundir.read_sources()
     if shipped is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
     _temporary.append(folder)
-    modules = unpack(shipped, folder)
+    modules = unpack(shipped, folder, runtime_env_folders())
     sys.path.insert(0, str(folder))
+    if not modules:
+        return {}
     return {"py_modules": [*modules, *_jobs_own().get("py_modules", runtime_env.get("py_modules", []))]}
 
 

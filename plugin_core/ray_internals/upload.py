@@ -1,8 +1,10 @@
-"""Ray's packing and upload of the local folders of a runtime environment: private methods of its SubmissionClient."""
+"""The local folders of a runtime environment: Ray packs and uploads them, and unpacks them on each node."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 
@@ -31,3 +33,9 @@ def upload_folders(
     client._upload_working_dir_if_needed(uploaded)
     client._upload_py_modules_if_needed(uploaded)
     return uploaded
+
+
+def runtime_env_folders() -> list[str]:
+    """The folders on this process's `sys.path` that Ray has unpacked for its job: `working_dir`, and those of
+    `py_modules`."""
+    return [entry for entry in sys.path if "runtime_resources" in Path(entry).parts]

@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import os
+import shutil
 import site
 import subprocess
 import sys
@@ -148,11 +149,25 @@ def pack(sources: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(data: bytes, directory: Path) -> list[str]:
-    """Unpack shipped sources; returns the top-level modules and packages, as Ray's `py_modules` expects them."""
+def unpack(data: bytes, directory: Path, uploaded: Iterable[str] = ()) -> list[str]:
+    """Unpack shipped sources; returns the top-level modules and packages, as Ray's `py_modules` expects them.
+
+    Leaves out those that one of the folders in `uploaded` has too, file by file. It may have more of a package: modules
+    that are imported by a computed name, and data. The shipped part would hide them.
+    """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         archive.extractall(directory)
+        parts = {name.split("/")[0] for name in archive.namelist()}
+        for part in parts:
+            names = [name for name in archive.namelist() if name.split("/")[0] == part]
+            if any(all(_has(Path(folder, name), archive.read(name)) for name in names) for folder in uploaded):
+                place = directory / part
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
     return sorted(str(path) for path in directory.iterdir())
+
+
+def _has(file: Path, content: bytes) -> bool:
+    return file.is_file() and file.read_bytes() == content
 
 
 def is_users_file(file: str | None) -> bool:

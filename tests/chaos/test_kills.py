@@ -69,7 +69,9 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
-@pytest.mark.parametrize("work", ["training", *(pytest.param(work, marks=pytest.mark.slow) for work in WORKS[1:])])
+@pytest.mark.parametrize(
+    "work", [work if work == "function" else pytest.param(work, marks=pytest.mark.slow) for work in WORKS]
+)
 def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail, work: Work) -> None:
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
@@ -92,7 +94,8 @@ def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
-@pytest.mark.parametrize("work", ["function", pytest.param("command", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["function", "command"])
 def test_the_process_of_a_job_and_its_driver_are_killed(
     tmp_path: Path, trail: Trail, cluster: LocalCluster, work: Work
 ) -> None:

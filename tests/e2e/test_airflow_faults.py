@@ -268,6 +268,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 def test_bad_input_is_one_sentence_and_is_not_retried(scenario: Make, airflow: AirflowServer) -> None:
     it = scenario("bad_input").begin()
     assert airflow.wait("bad_input", it.run_id) == "failed"

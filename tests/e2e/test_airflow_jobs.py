@@ -14,6 +14,7 @@ def succeeds(airflow: AirflowServer, dag_id: str, task_id: str) -> str:
     return run_id
 
 
+@pytest.mark.slow
 def test_a_decorated_function_returns_what_it_returns(airflow: AirflowServer) -> None:
     run_id = succeeds(airflow, "ray_taskflow_example", "process_data_with_ray")
     assert airflow.xcom("ray_taskflow_example", run_id, "process_data_with_ray") == pytest.approx(14 / 3)

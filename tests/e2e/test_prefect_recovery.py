@@ -51,6 +51,7 @@ def went_on(run: Run) -> None:
     wait_until(lambda: run.job_states() == ["SUCCEEDED"], "the end of the job")
 
 
+@pytest.mark.slow
 def test_a_flow_process_that_is_killed_leaves_its_job_and_a_retry_of_the_flow_run_attaches(
     client: SyncPrefectClient, runner: Process, storage: Path, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_subflow_that_gets_another_id_on_its_parents_retry_has_the_same_traini
         process.close()
 
 
+@pytest.mark.slow
 def test_the_recovery_automations_are_created_once_and_brought_up_to_date(client: SyncPrefectClient) -> None:
     first = create_recovery_automations(name="twice")
     second = create_recovery_automations(name="twice", max_runs=2)

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pyarrow
+import pytest
 from typer.testing import CliRunner
 
 from benchmarks.counting_s3 import counting_s3
@@ -15,6 +16,7 @@ from plugin_core.storage.threads import THREADS
 RUNS = 90
 
 
+@pytest.mark.slow
 def test_ls_on_s3_takes_at_most_3_requests_a_run() -> None:
     with counting_s3() as (uri, requests):
         storage = Location.of(uri).uri

@@ -47,6 +47,7 @@ def told(folder: Path, cluster: LocalCluster, **fields: Any) -> dict[str, Any]:
     return run(spec, cluster, progress=False).metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_a_worker_has_what_it_would_have_without_a_fork_server(tmp_path: Path, cluster: LocalCluster, cpus: int) -> None:
     """torch's threads are a worker's CPUs, although it was imported before those were known."""

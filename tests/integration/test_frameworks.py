@@ -13,7 +13,7 @@ from devtools.chaos import Running, wait_until
 from devtools.ray_heads import OwnHead
 from devtools.servers import environment
 from example_flows.frameworks import NAMES, example, installed
-from plugin_core import RunConfig, ScalingConfig, TrainSpec, execute, run
+from plugin_core import LocalCluster, RunConfig, ScalingConfig, TrainSpec, execute, run
 from plugin_core.driver.train.frameworks.world import WorldError
 from plugin_core.errors import SpecError, UserCodeError
 from plugin_core.runs.directory import RunDir
@@ -102,9 +102,9 @@ SMOKE = [
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("name", SMOKE)
-def test_trains_as_one_world(name: str, tmp_path: Path, here: None) -> None:
+def test_trains_as_one_world(name: str, tmp_path: Path, cluster: LocalCluster) -> None:
     need(name)
-    result = execute(spec_of(name, tmp_path, "joined", epochs=2))
+    result = run(spec_of(name, tmp_path, "joined", epochs=2), cluster, progress=False)
     check_world(tmp_path)
     assert len(losses(result)) == 2
     assert losses(result)[1] < losses(result)[0]

@@ -46,6 +46,7 @@ def rows(tmp_path: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_the_context_says_who_a_worker_is(cluster: LocalCluster, tmp_path: Path) -> None:
     result = run(spec_of(guides.who_am_i, tmp_path, framework="python"), cluster)
     (found,) = ranks(result)

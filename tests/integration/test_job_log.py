@@ -4,6 +4,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from plugin_core import LocalCluster
 from plugin_core.supervisor.job_log import SHOWN, JobLog
 
@@ -17,6 +19,7 @@ sys.stdout.buffer.write(b"\\xff broken \\x1b[31mred\\x1b[0m\\r\\nthe end")
 """
 
 
+@pytest.mark.slow
 def test_a_log_of_20_megabytes_is_shown_by_its_beginning_and_its_end(cluster: LocalCluster, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)

@@ -119,6 +119,7 @@ def scripts(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_script_finds_the_cluster_its_folder_and_its_variables(
     cluster: LocalCluster, tmp_path: Path, scripts: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_a_job_that_can_never_fit_is_refused_before_it_begins(cluster: LocalClus
         run(job(tmp_path, function=mean_of_squares, arguments={"numbers": [], "until": ""}, num_gpus=8), cluster)
 
 
+@pytest.mark.slow
 def test_raytrain_job_runs_a_command_and_returns_what_a_run_returns(head: Head, tmp_path: Path) -> None:
     command = [
         "job",

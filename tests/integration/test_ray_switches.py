@@ -31,6 +31,7 @@ def rows(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_validated_checkpoints_rank_by_their_validation(tmp_path: Path, cluster: LocalCluster) -> None:
     """The best one by what the validation found; one that fails is a warning. A callback that fails is one, too."""
     lines = tmp_path / "lines"

@@ -98,6 +98,7 @@ def starts(tmp_path: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
+@pytest.mark.slow
 def test_a_first_model_is_promoted(cluster: LocalCluster, tmp_path: Path, data: Any) -> None:
     data(15)
     first = run(spec(tmp_path, "monday"), cluster)

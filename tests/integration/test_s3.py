@@ -48,7 +48,11 @@ def test_a_missing_bucket_is_an_error_and_not_absence(s3: str, way: Callable[[st
 
 
 @pytest.mark.parametrize(
-    "uri", ["s3://runs/x?endpoint_override=127.0.0.1:9&scheme=http", "s3fs://runs/x?endpoint_url=http://127.0.0.1:9"]
+    "uri",
+    [
+        "s3://runs/x?endpoint_override=127.0.0.1:9&scheme=http",
+        pytest.param("s3fs://runs/x?endpoint_url=http://127.0.0.1:9", marks=pytest.mark.slow),
+    ],
 )
 def test_an_endpoint_that_is_down_is_an_error_and_not_absence(uri: str) -> None:
     place = Location.of(uri)

@@ -87,6 +87,7 @@ def test_the_leftovers_of_a_killed_upload_are_aborted(root: Location) -> None:
     assert root.child("run", "big").read() is None
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_one_file_and_one_rank_takes_eight_requests(root: Location, counted: tuple[str, Requests]) -> None:
     """As Ray Train's worker and controller make it (ray 2.60), with the journal's entry; deleting an old one takes five."""
     rundir = RunDir.at(root.child("run").uri)

@@ -93,6 +93,7 @@ def test_mlflow_gets_how_a_run_ended_and_at_which_user_step(server: str, tmp_pat
         assert [step for step, _ in history(server, run.info.run_id, "loss")] == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_mlflow_takes_metrics_of_any_name_and_number(server: str, tmp_path: Path) -> None:
     many = {f"layer {number}/norm": number for number in range(2500)}
     odd = {"val": {"acc@1": 0.5, "acc#1": 0.6}, "nan": None, "text": "good", "ünïcode": 1, "x" * 400: 2, "flag": True}
@@ -210,6 +211,7 @@ def test_an_offline_wandb_run_is_stored_when_its_service_has_written_it(
     assert [row["_step"] for row in history] == STEPS
 
 
+@pytest.mark.slow
 def test_comets_archive_has_every_step_once(tmp_path: Path) -> None:
     rundir = finished(tmp_path, Comet(project_name="digits", mode="offline"))
     for _ in range(2):
@@ -217,6 +219,7 @@ def test_comets_archive_has_every_step_once(tmp_path: Path) -> None:
         assert comet_metric(Path(links["comet"]), "loss") == [(step, 1 / step) for step in STEPS]
 
 
+@pytest.mark.slow
 def test_the_command_logs_what_was_missed(server: str, tmp_path: Path) -> None:
     rundir = finished(tmp_path, MLflow(tracking_uri=server, experiment_name="by hand"))
     command = [sys.executable, "-m", "plugin_core.cli", "track", rundir.uri]

@@ -58,6 +58,7 @@ def test_a_digest_sees_data_in_globals(tmp_path: Path, name: str) -> None:
     assert one == same != other
 
 
+@pytest.mark.slow
 def test_a_digest_of_data_is_the_same_in_each_process(tmp_path: Path) -> None:
     for number, name in enumerate(VALUES):
         module(tmp_path, holder(name, 4), f"steps{number}")

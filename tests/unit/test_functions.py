@@ -282,6 +282,19 @@ def test_packed_sources_unpack_to_importable_modules(tmp_path: Path) -> None:
     assert (tmp_path / "p" / "q.py").exists()
 
 
+def test_what_was_uploaded_in_full_is_left_out_of_the_unpacked_sources(tmp_path: Path) -> None:
+    packed = sources.pack({"a.py": b"x = 1", "p/__init__.py": b"", "p/q.py": b"", "r/__init__.py": b""})
+    for name, content in {"a.py": "x = 1", "p/__init__.py": "", "p/q.py": "", "p/more.py": "", "r/other.py": ""}.items():
+        (tmp_path / "uploaded" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "uploaded" / name).write_text(content)
+    uploaded = [str(tmp_path / "elsewhere"), str(tmp_path / "uploaded")]
+    assert sources.unpack(packed, tmp_path / "one", uploaded) == [str(tmp_path / "one" / "r")], "r/__init__.py is missing"
+    (tmp_path / "uploaded" / "a.py").write_text("x = 2")
+    (tmp_path / "uploaded" / "p" / "q.py").unlink()
+    parts = [str(tmp_path / "two" / name) for name in ("a.py", "p", "r")]
+    assert sources.unpack(packed, tmp_path / "two", uploaded) == parts, "one differs, one is incomplete"
+
+
 def test_call_with_passes_as_many_arguments_as_the_function_accepts() -> None:
     assert functions.call_with(lambda: 0, 1, 2) == 0
     assert functions.call_with(lambda a: a, 1, 2) == 1

@@ -100,6 +100,7 @@ def test_a_quiet_process_costs_no_request_and_a_chatty_one_a_write_in_ten_second
     assert writes.asked == ["names", "write", "write"]
 
 
+@pytest.mark.slow
 def test_200_mb_stay_bounded_in_memory_and_on_storage_and_a_line_says_what_is_missing(tmp_path: Path) -> None:
     code = """
         import os, resource, sys

@@ -108,12 +108,10 @@ def steps(folder: Path, kubernetes: FakeKubernetes, ray: FakeCluster, *killed_at
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("moment", "step"), [
-    ("submitted", 2),
-    *(pytest.param(*each, marks=pytest.mark.slow) for each in (
-        ("created", 1), ("taken up", 1), ("before submit", 1), ("renewed", 1), ("renewed", 2), ("before release", 2),
-        ("released", 1), ("released", 3), ("before the end", 1),
-    )),
+    ("submitted", 2), ("created", 1), ("taken up", 1), ("before submit", 1), ("renewed", 1), ("renewed", 2),
+    ("before release", 2), ("released", 1), ("released", 3), ("before the end", 1),
 ])  # fmt: skip
 def test_whoever_holds_it_is_killed(
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str, step: int
@@ -127,9 +125,8 @@ def test_whoever_holds_it_is_killed(
     assert living(kubernetes) == []
 
 
-@pytest.mark.parametrize(
-    "moment", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("created", "taken up")), "submitted"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["created", "taken up", "submitted"])
 def test_when_nobody_comes_back_the_next_run_deletes_it_once_its_leases_end_and_no_job_lives(
     tmp_path: Path, kubernetes: FakeKubernetes, ray: FakeCluster, moment: str
 ) -> None:

@@ -38,6 +38,7 @@ def told(events: list[Any]) -> list[str]:
     return [event.text for event in events if event.kind == "state" and event.text.startswith("queued")]
 
 
+@pytest.mark.slow
 def test_a_run_waits_in_the_queue_however_long_and_says_where(
     tmp_path: Path, cluster: KubeRayCluster, kubernetes: FakeKubernetes
 ) -> None:

@@ -143,6 +143,7 @@ def test_a_wrong_upload_is_reported(run: Run) -> None:
         upload.report({}, lambda folder: None, "later")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_trainer_continues_in_the_same_epoch_with_another_number_of_workers(run: Run, tmp_path: Path) -> None:
     """Two workers take half the steps of one for an epoch: here one process with twice the batch, which says it is two."""
     from transformers import Trainer, TrainerCallback, TrainingArguments

@@ -113,6 +113,7 @@ def test_the_processes_of_a_node_download_a_checkpoint_once(at: Path) -> None:
     assert sorted(reads(at)) == sorted([*FILES, "00000.json"])
 
 
+@pytest.mark.slow
 def test_readers_that_come_and_go_read_a_whole_copy(at: Path) -> None:
     in_processes(read_often, 3, uri_of(at))
 

@@ -98,6 +98,7 @@ def test_fewer_rows_than_workers_are_one_step_in_which_some_have_none() -> None:
         assert [len(positions_of(plan, 0, rank)) for rank in range(5)] == [1, 1, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_position_stays_small_however_often_the_number_of_workers_changes() -> None:
     """A billion rows, 90 kills, each with another number of workers up to 512."""
     rows, draw, position, largest = 10**9, random.Random(1), Position(), 0

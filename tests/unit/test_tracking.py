@@ -248,6 +248,7 @@ def test_a_tracker_that_comes_back_at_the_very_end_misses_nothing(rundir: RunDir
     assert (feeds.warnings, [entry.index for entry in backend.entries]) == ([], [1, 2])
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_slow_but_makes_progress_is_waited_for(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     journal(rundir, 1)
     feeds, backend = feed(rundir)

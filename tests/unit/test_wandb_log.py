@@ -52,6 +52,7 @@ def test_a_log_is_complete_with_its_last_record_and_not_a_byte_before(tmp_path: 
         assert not is_complete(file)
 
 
+@pytest.mark.slow
 def test_a_log_that_is_never_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run-1.wandb").write_bytes(log_of(report(9)))
     with pytest.raises(TimeoutError, match=r"W&B has not written the end of run-1\.wandb after 0\.1 s"):
