@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import os
-import shutil
 import site
 import subprocess
 import sys
@@ -156,13 +155,10 @@ def unpack(data: bytes, directory: Path, uploaded: Iterable[str] = ()) -> list[s
     that are imported by a computed name, and data. The shipped part would hide them.
     """
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        archive.extractall(directory)
-        parts = {name.split("/")[0] for name in archive.namelist()}
-        for part in parts:
-            names = [name for name in archive.namelist() if name.split("/")[0] == part]
-            if any(all(_has(Path(folder, name), archive.read(name)) for name in names) for folder in uploaded):
-                place = directory / part
-                shutil.rmtree(place) if place.is_dir() else place.unlink()
+        for _, group in itertools.groupby(sorted(archive.namelist()), lambda name: name.split("/")[0]):
+            names = list(group)
+            if not any(all(_has(Path(folder, name), archive.read(name)) for name in names) for folder in uploaded):
+                archive.extractall(directory, names)
     return sorted(str(path) for path in directory.iterdir())
 
 

@@ -9,6 +9,7 @@ import psutil
 import pytest
 import ray
 
+import example_flows
 from devtools.chaos import Running, wait_until
 from devtools.ray_heads import OwnHead
 from devtools.servers import environment
@@ -104,7 +105,9 @@ SMOKE = [
 @pytest.mark.parametrize("name", SMOKE)
 def test_trains_as_one_world(name: str, tmp_path: Path, cluster: LocalCluster) -> None:
     need(name)
-    result = run(spec_of(name, tmp_path, "joined", epochs=2), cluster, progress=False)
+    # the example's loop, by its name in the configuration, does not travel by itself
+    brought = {"runtime_env": {"py_modules": [str(Path(example_flows.__file__).parent)]}}
+    result = run(spec_of(name, tmp_path, "joined", epochs=2).model_copy(update=brought), cluster)
     check_world(tmp_path)
     assert len(losses(result)) == 2
     assert losses(result)[1] < losses(result)[0]

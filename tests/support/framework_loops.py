@@ -13,19 +13,6 @@ from typing import Any
 STRATEGIES: list[Any] = []
 
 
-def _travel() -> None:
-    """Never called. A loop by its name in a loop's configuration travels only if a module that travels imports it."""
-    from example_flows.frameworks import (  # noqa: F401
-        accelerate,
-        deepspeed,
-        horovod,
-        jax,
-        lightning,
-        tensorflow,
-        transformers,
-    )
-
-
 def mortal(config: dict[str, Any]) -> None:
     """The example's loop with kills, one report for each worker group. The first group loses rank 1 to a SIGKILL. The
     second one fails, and with it the attempt. The third one, if there is only one worker, waits for a second. The last one

@@ -12,6 +12,7 @@ from plugin_core.errors import SpecError
 from plugin_core.errors.shown import shown
 from plugin_core.loops.rows.permutation import Permutation
 from plugin_core.loops.rows.plan import Plan
+from plugin_core.loops.rows.position import joined
 from plugin_core.loops.rows.resumable import ResumableRows
 
 #: How many rows' places in the order are computed at once: enough to make NumPy's overhead negligible.
@@ -46,24 +47,14 @@ def _indices(plan: Plan, rank: int, batch_size: int, seed: int | None) -> Iterat
     per_chunk = max(1, _AT_ONCE // batch_size)
     for first in range(0, plan.steps, per_chunk):
         steps = [plan.offsets(step, rank) for step in range(first, min(first + per_chunk, plan.steps))]
-        ranges = [each for start, stop in _joined(steps) for each in plan.left.between(start, stop)]
+        offsets = np.transpose(joined(*np.transpose(steps))).tolist()  # a single worker's steps become one range
+        ranges = [each for start, stop in offsets for each in plan.left.between(start, stop)]
         positions = np.concatenate([np.arange(*each) for each in ranges]) if ranges else np.empty(0, np.int64)
         indices = (positions if order is None else order(positions)).tolist()
         taken = 0
         for start, stop in steps:
             yield indices[taken : taken + stop - start]
             taken += stop - start
-
-
-def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges that follow each other as one: a single worker's steps always do."""
-    joined = ranges[:1]
-    for start, stop in ranges[1:]:
-        if start == joined[-1][1]:
-            joined[-1] = joined[-1][0], stop
-        else:
-            joined.append((start, stop))
-    return joined
 
 
 def length(dataset: Any) -> int:

@@ -102,7 +102,7 @@ class Ranges:
         home = np.searchsorted(self.offsets, pieces, "right") - 1
         starts = (self.starts[home] + pieces - self.offsets[home])[kept]
         stops = starts + np.diff(edges)[kept]
-        return Ranges(*_joined(starts, stops))
+        return Ranges(*joined(starts, stops))
 
 
 def part_bounds(rows: int, parts: int) -> np.ndarray[Any, Any]:
@@ -120,7 +120,7 @@ def left_of(rows: int, position: Position) -> Ranges:
     return ranges
 
 
-def _joined(starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+def joined(starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]) -> tuple[Any, Any]:
     """The same ranges, with adjacent ones joined."""
     apart = starts[1:] != stops[:-1]
     return starts[np.concatenate([[True], apart])[: len(starts)]], stops[np.concatenate([apart, [True]])[: len(stops)]]
