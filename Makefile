@@ -7,8 +7,8 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-# how many processes the tests run in
-PROCESSES ?= 2
+# how many processes the tests run in: on two cores, two leave a third of their time unused. Three need 10 GiB of memory
+PROCESSES ?= 3
 
 .PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-frameworks bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-parsing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean
 
@@ -223,7 +223,7 @@ test-gpu: export PYTHONPATH := $(CURDIR)
 test-gpu:
 	$(GPU_PYTHON) -m pytest tests/gpu -q -rs --durations=20
 
-# side by side: a test waits for other processes about a third of its time
+# side by side
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j3 lint types fast
 
