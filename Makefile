@@ -99,7 +99,7 @@ e2e: $(VENV)/.dev
 	$(BIN)/pytest tests/e2e -q
 
 chaos: $(VENV)/.dev
-	$(BIN)/pytest tests/chaos -q --durations=15
+	$(BIN)/pytest tests/chaos -q -n $(PROCESSES) --no-loadscope-reorder --durations=15
 
 bench-start: $(VENV)/.dev
 	@$(BIN)/python -m benchmarks.start
