@@ -48,6 +48,7 @@ from plugin_core.runs.ledgers import ledger_of
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.specs.step_kinds import step_kind
+from plugin_core.storage.scratch import scratch
 from plugin_core.tracking.session import note_origin, stop_tracking
 
 #: The line before the error in the job's log. An engine's log has the error anyway, and leaves out the rest.
@@ -161,7 +162,7 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
     shipped = rundir.read_sources()
     if shipped is None:
         return {}
-    folder = Path(tempfile.mkdtemp(prefix="raytrain-code-"))
+    folder = Path(tempfile.mkdtemp(prefix="code-", dir=scratch()))
     _temporary.append(folder)
     modules = unpack(shipped, folder, runtime_env_folders())
     sys.path.insert(0, str(folder))

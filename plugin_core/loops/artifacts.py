@@ -11,6 +11,7 @@ from plugin_core.errors import StorageError
 from plugin_core.runs.directory import RunDir
 from plugin_core.runs.fence import Fence
 from plugin_core.storage.changed_files import changed_files
+from plugin_core.storage.scratch import scratch
 
 FOLDER = "artifacts"
 
@@ -31,7 +32,7 @@ class Artifacts:
     """One worker's files, and which of them are stored already."""
 
     def __init__(self, run_uri: str, attempt: int, rank: int, limit_bytes: int):
-        #: created only when the loop first asks for it, because a killed worker leaves its folder behind
+        #: made when the loop first asks for it
         self.folder: Path | None = None
         self._place = RunDir.at(run_uri).location.child(FOLDER, f"rank-{rank:03}")
         self._fence = Fence(run_uri, attempt)
@@ -45,7 +46,7 @@ class Artifacts:
 
     def directory(self) -> Path:
         if self.folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="raytrain-artifacts-"))
+            self.folder = Path(tempfile.mkdtemp(prefix="artifacts-", dir=scratch()))
         return self.folder
 
     def keep(self) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from plugin_core.loops.upload import Upload, is_own, report
+from plugin_core.storage.scratch import scratch
 
 #: The Trainer's own checkpoint within a checkpoint; the same as in Ray's callback.
 CHECKPOINT_NAME = "checkpoint"
@@ -45,8 +46,8 @@ def train(trainer: Any, upload: Upload = "sync") -> Any:
         if is_own(checkpoint, folder):
             if _names_differ(trainer.model, source):
                 trainer.add_callback(_WeightsCallback(source))
-            with tempfile.TemporaryDirectory() as scratch:
-                return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(scratch))))
+            with tempfile.TemporaryDirectory(dir=scratch()) as links:
+                return trainer.train(resume_from_checkpoint=str(_in_steps_of_this_world(trainer, source, Path(links))))
         _load_weights(trainer.model, source)
     return trainer.train()
 
@@ -113,7 +114,7 @@ class ReportCallback(TrainerCallback):
             report(_logged(state))
 
 
-def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
+def _in_steps_of_this_world(trainer: Any, source: Path, links: Path) -> Path:
     """Return the checkpoint with its step count converted to the current number of workers.
 
     The Trainer derives finished epochs and the learning rate from its optimizer steps, and fewer workers take more steps
@@ -128,14 +129,14 @@ def _in_steps_of_this_world(trainer: Any, source: Path, scratch: Path) -> Path:
     state = json.loads((source / "trainer_state.json").read_text())
     now = _steps_per_epoch(trainer.args, trainer.get_train_dataloader())
     steps = round(state["global_step"] / before["steps_per_epoch"] * now)
-    (scratch / "trainer_state.json").write_text(json.dumps(state | {"global_step": steps}))
+    (links / "trainer_state.json").write_text(json.dumps(state | {"global_step": steps}))
     schedule = torch.load(source / "scheduler.pt", weights_only=True)
     if "lr_lambdas" in schedule:  # the Trainer's own schedules; a metric-driven one counts evaluations
-        torch.save(schedule | {"last_epoch": steps, "_step_count": steps + 1}, scratch / "scheduler.pt")
+        torch.save(schedule | {"last_epoch": steps, "_step_count": steps + 1}, links / "scheduler.pt")
     for file in source.iterdir():
-        if not (scratch / file.name).exists():
-            (scratch / file.name).symlink_to(file)
-    return scratch
+        if not (links / file.name).exists():
+            (links / file.name).symlink_to(file)
+    return links
 
 
 def _workers() -> int:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+from plugin_core.storage.scratch import scratch
+
 #: "sync": `report` returns once the checkpoint is on storage and can be resumed from. "async": it returns at once and the
 #: checkpoint is uploaded during training; a kill before that costs one more interval.
 Upload = Literal["sync", "async"]
@@ -25,7 +27,7 @@ def report(metrics: dict[str, Any], write: Callable[[Path], None] | None = None,
     if write is None:
         ray.train.report(metrics)
         return
-    folder = Path(tempfile.mkdtemp(prefix="checkpoint-"))
+    folder = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=scratch()))
     uploading = False
     try:
         write(folder)

@@ -1,8 +1,7 @@
 """A checkpoint's local copy, shared by all processes of a node: downloaded once, complete, deleted by its last reader.
 
 Ray shares a copy only between holders of the same Checkpoint object, and re-downloads over files that another process is
-reading (ray 2.60: torn models, rarely). Here every reader and downloader holds a kernel lock (flock(2)). The kernel
-releases it however the process ends, so a copy left by a killed process is recognised by its free lock.
+reading (ray 2.60: torn models, rarely). Here every reader and downloader holds the copy's lock (`locked_folders`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ray.train import Checkpoint
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.storage.checkpoint_manifest import damaged, mismatch, missing
 from plugin_core.storage.location import Location
+from plugin_core.storage.locked_folders import alone, is_current, opened, remove, sweep
 from plugin_core.storage.ownership import make_own
 
 #: Seconds a reader waits to retry after losing the race for the lock.
@@ -80,48 +80,27 @@ def shared_copy(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
     """A complete copy's folder, kept for the duration of the block."""
     root = Path(tempfile.gettempdir(), f"raytrain-checkpoints-{os.getuid()}")
     make_own(root, f"{root}, the folder for checkpoint copies, belongs to another user; set TMPDIR to another folder")
-    _sweep(root, besides=key)
+    sweep(root, besides=key)
     folder, path = root / key, root / f"{key}.lock"
-    lock = _opened(path)
+    lock = opened(path)
     try:
         while True:
             fcntl.flock(lock, fcntl.LOCK_SH)  # waits for the downloader
-            if not _is_current(lock, path):
+            if not is_current(lock, path):
                 os.close(lock)
-                lock = _opened(path)
+                lock = opened(path)
             elif folder.is_dir():
                 break
-            elif _alone(lock):
-                if _is_current(lock, path) and not folder.is_dir():
+            elif alone(lock):
+                if is_current(lock, path) and not folder.is_dir():
                     _fill(folder, download)
             else:
                 time.sleep(_AGAIN_S)
         yield folder
     finally:
-        if _alone(lock) and _is_current(lock, path):
-            _remove(folder)
+        if alone(lock) and is_current(lock, path):
+            remove(folder)
         os.close(lock)
-
-
-def _opened(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _alone(lock: int) -> bool:
-    """Try to take the lock exclusively. On failure our shared lock is lost too, see flock(2)."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_current(lock: int, path: Path) -> bool:
-    """Whether `path` is still this lock file: removing a copy also removes its lock file."""
-    try:
-        return os.path.samestat(os.fstat(lock), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _fill(folder: Path, download: Callable[[Path], None]) -> None:
@@ -133,25 +112,3 @@ def _fill(folder: Path, download: Callable[[Path], None]) -> None:
         os.replace(part, folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _remove(folder: Path) -> None:
-    """The caller must hold the lock exclusively."""
-    for path in (folder, folder.with_suffix(".part")):
-        shutil.rmtree(path, ignore_errors=True)
-    with suppress(FileNotFoundError):
-        os.unlink(folder.with_suffix(".lock"))
-
-
-def _sweep(root: Path, besides: str) -> None:
-    """Remove the copies left by killed processes."""
-    for path in root.glob("*.lock"):
-        if path.stem == besides:
-            continue
-        with suppress(FileNotFoundError):
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                if _alone(lock) and _is_current(lock, path):
-                    _remove(path.with_suffix(""))
-            finally:
-                os.close(lock)

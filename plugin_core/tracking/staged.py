@@ -13,6 +13,7 @@ from pathlib import Path
 
 from plugin_core.runs.fence import Fence
 from plugin_core.storage.changed_files import changed_files
+from plugin_core.storage.scratch import scratch
 from plugin_core.tracking.subject import Subject
 
 
@@ -20,7 +21,7 @@ class Staged:
     """`folder`: where the tracker writes; `push` copies changed files to storage."""
 
     def __init__(self, subject: Subject, tracker: str):
-        self.folder = Path(tempfile.mkdtemp(prefix=f"raytrain-{tracker}-"))
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{tracker}-", dir=scratch()))
         self.place = subject.rundir.location.child("tracking", tracker)
         # a new name each time: a replay also writes beside the existing files, then replaces them
         self._own = f"attempt-{subject.attempt:03}-{secrets.token_hex(4)}"

@@ -1,7 +1,11 @@
 """SIGKILL of everything that a run consists of, while it trains."""
 
+import os
+import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +26,7 @@ from devtools.chaos import (
 )
 from devtools.ray_heads import OwnHead
 from devtools.servers import environment
-from plugin_core import LocalCluster, ScalingConfig
+from plugin_core import FailureConfig, LocalCluster, RunConfig, ScalingConfig, TrainSpec, run
 from plugin_core.clusters import local_head
 
 
@@ -49,6 +53,39 @@ def test_a_worker_and_the_driver_twice_are_killed_in_one_run(tmp_path: Path, tra
     assert not any("silent" in text for text in running.texts()), running.texts()
     trail.check(15, kills=3)
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
+
+
+def dies_while_it_saves(config: dict[str, Any]) -> None:
+    """Reports one checkpoint; its worker is killed when the first one is half written."""
+    from plugin_core.loops.upload import report
+
+    def write(folder: Path) -> None:
+        (folder / "model.bin").write_bytes(b"0" * 1000)
+        note = Path(config["note"])
+        if not note.exists():
+            note.write_text(str(folder))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    report({"epoch": 0}, write)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_a_killed_worker_was_writing_does_not_stay_on_the_node(
+    tmp_path: Path, cluster: LocalCluster
+) -> None:
+    note = tmp_path / "note"
+    spec = TrainSpec(
+        framework="python",
+        train_loop_per_worker=dies_while_it_saves,
+        train_loop_config={"note": str(note)},
+        run_config=RunConfig(name="run", storage_path=str(tmp_path), failure_config=FailureConfig(max_failures=1)),
+    )
+    result = run(spec, cluster)
+    assert result.checkpoint is not None
+    assert [file.name for file in Path(result.checkpoint.uri).glob("*.bin")] == ["model.bin"]
+    folder = Path(note.read_text())
+    assert folder.parent.parent == Path(tempfile.gettempdir(), f"raytrain-scratch-{os.getuid()}")
+    assert not folder.parent.exists()
 
 
 @pytest.mark.slow

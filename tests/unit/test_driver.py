@@ -180,7 +180,7 @@ def test_the_copies_of_the_users_modules_are_on_the_path_for_the_attempt_alone(t
 
     with pytest.raises(InfrastructureError, match="no Ray here"):
         driver.run_attempt(rundir, 1, connect, lambda error, elapsed_s: None)
-    assert "raytrain-code-" in during[0]
+    assert "raytrain-scratch-" in during[0]
     assert during[0] not in sys.path
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plugin_core.driver.train.frameworks.build import TrainerInputs
 from plugin_core.errors import SpecError
 from plugin_core.loops.upload import is_warm_start
+from plugin_core.storage.scratch import scratch
 
 if TYPE_CHECKING:
     from plugin_core.specs import TrainSpec
@@ -156,7 +157,7 @@ class Rounds:
         if save is None or ray.train.get_context().get_world_rank() != 0:
             ray.train.report(metrics)
             return
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(dir=scratch()) as folder:
             save(Path(folder, self._model_file), rounds)
             run = ray.train.get_context().get_experiment_name()
             kept = {"run": run, "done": self.done, "over": self.over, "best": asdict(self._best)}
