@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -224,13 +224,18 @@ def kill(process: psutil.Process | int, number: int = signal.SIGKILL) -> None:
     os.kill(process if isinstance(process, int) else process.pid, number)
 
 
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes of which some end by themselves once others are dead."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 def kill_head() -> Head:
     """Kill the embedded head, its keeper, and everything on it; returns which one it was."""
     head = local_head.current()
     assert head is not None
-    for process in [psutil.Process(head.keeper_pid), *head.processes()]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    kill_all([psutil.Process(head.keeper_pid), *head.processes()])
     return head
 
 

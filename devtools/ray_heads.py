@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from devtools.chaos import wait_until
+from devtools.chaos import kill_all, wait_until
 from devtools.sampling import Sampler
 from devtools.servers import S3_ENVIRONMENT, started_node
 from plugin_core import LocalCluster, RayCluster
@@ -93,9 +93,7 @@ class OwnHead:
     def remove_node(self, processes: list[psutil.Process]) -> None:
         """Kill a node that was added, and wait until the head knows."""
         others = len(self.node_ids()) - 1
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        kill_all(processes)
         wait_until(lambda: len(self.node_ids()) == others)
 
     def node_ids(self) -> list[str]:

@@ -6,7 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from devtools.chaos import WORKS, Proxy, Running, Trail, Work, drivers, kill, nothing_left, spec_at, wait_until, work_at
+from devtools.chaos import (
+    WORKS,
+    Proxy,
+    Running,
+    Trail,
+    Work,
+    drivers,
+    kill,
+    kill_all,
+    nothing_left,
+    spec_at,
+    wait_until,
+    work_at,
+)
 from devtools.ray_heads import OwnHead
 from plugin_core import FallbackCluster, LocalCluster, ScalingConfig
 from plugin_core.clusters import jobs_api
@@ -25,8 +38,7 @@ def test_the_first_cluster_dies_and_the_second_goes_on(
     trail.hold(5)
     running = Running(spec, FallbackCluster([spot.cluster(), cluster], after_s=3.0))
     trail.wait_for(5)
-    for process in spot.processes():
-        kill(process)
+    kill_all(spot.processes())
     trail.release()
     result = running.result()
     assert result.run.attempt == 2

@@ -1,16 +1,14 @@
 """Logs in the run directory: on S3, and of a real training whose head was killed."""
 
-import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.counting_s3 import counting_s3
-from devtools.chaos import wait_until
+from devtools.chaos import kill_all, wait_until
 from devtools.ray_heads import OwnHead
 from plugin_core import RunConfig, ScalingConfig, TrainSpec
 from plugin_core.driver import log_keeper
@@ -76,9 +74,7 @@ def test_after_its_head_was_killed_the_last_lines_of_a_run_and_of_each_rank_are_
     wait_until(lambda: all("last line of" in everything(rundir, 1, rank_folder(rank)) for rank in (0, 1)))
     # Ray shows the driver lines that differ only in their numbers once
     wait_until(lambda: "last line of rank" in everything(rundir))
-    for process in head.processes():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    kill_all(head.processes())
 
     def logs(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(Path(sys.executable).with_name("raytrain")), "logs", rundir.uri, *arguments]
