@@ -54,7 +54,9 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_one_and_a_living_
 def test_a_process_has_one_folder_and_removes_it_when_it_exits(root: Path) -> None:
     code = "(scratch() / 'file').touch(); print(scratch(), flush=True)"
     with other_process(code) as (process, folder):
-        assert process.communicate()[0].strip() == str(folder)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(folder)
+        assert process.wait(60) == 0
         assert list(root.iterdir()) == []
 
 
