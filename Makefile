@@ -7,7 +7,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # packages are installed without byte code, so where none is kept, each of the many processes compiles all that it imports
 export PYTHONDONTWRITEBYTECODE :=
 
-# how many processes the tests run in: on two cores, two leave a third of their time unused. Three need 10 GiB of memory
+# how many processes the tests run in: a test waits for others about a third of its time. Three need 10 GiB of memory
 PROCESSES ?= 3
 
 .PHONY: help demo demo-airflow examples test fast test-all test-prefect-latest lint types unit integration e2e chaos bench-start bench-overhead bench-frameworks bench-recovery bench-kills bench-watching bench-tiers bench-triggerer bench-prefect bench-inference bench-tune bench-tracking bench-checkpoints bench-storage bench-listing bench-parsing bench-rows bench-scale azurite horovod framework-table test-gpu matrix walks docs pictures dist fuzz clean

@@ -11,7 +11,6 @@ import faulthandler
 import json
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -48,7 +47,7 @@ from plugin_core.runs.ledgers import ledger_of
 from plugin_core.specs.results import StepResult
 from plugin_core.specs.sources import unpack
 from plugin_core.specs.step_kinds import step_kind
-from plugin_core.storage.scratch import scratch
+from plugin_core.storage.scratch import clean_up, scratch
 from plugin_core.tracking.session import note_origin, stop_tracking
 
 #: The line before the error in the job's log. An engine's log has the error anyway, and leaves out the rest.
@@ -190,12 +189,6 @@ def _keep_log() -> None:
         _log.flush()
 
 
-@atexit.register
-def _clean_up() -> None:
-    for folder in _temporary:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _connect_job(runtime_env: dict[str, Any]) -> None:
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
     import ray
@@ -247,7 +240,7 @@ def _main(uri: str, attempt: int, nonce: str, code: str) -> int:
         stop_tracking(error)
         _keep_log()
         handed_over.end()
-        _clean_up()  # os._exit runs no exit handlers
+        clean_up()  # os._exit runs no exit handlers
         os._exit(error.exit_code)
 
     try:

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +21,7 @@ from ray.train import Checkpoint
 from plugin_core.errors import RayTrainWorkflowsError
 from plugin_core.storage.checkpoint_manifest import damaged, mismatch, missing
 from plugin_core.storage.location import Location
-from plugin_core.storage.locked_folders import alone, is_current, opened, remove, sweep
-from plugin_core.storage.ownership import make_own
+from plugin_core.storage.locked_folders import alone, is_current, made_root, opened, remove, sweep
 
 #: Seconds a reader waits to retry after losing the race for the lock.
 _AGAIN_S = 0.02
@@ -78,8 +76,7 @@ class NodeCheckpoint(Checkpoint):  # type: ignore[misc]
 @contextmanager
 def shared_copy(key: str, download: Callable[[Path], None]) -> Iterator[Path]:
     """A complete copy's folder, kept for the duration of the block."""
-    root = Path(tempfile.gettempdir(), f"raytrain-checkpoints-{os.getuid()}")
-    make_own(root, f"{root}, the folder for checkpoint copies, belongs to another user; set TMPDIR to another folder")
+    root = made_root("checkpoints", "checkpoint copies")
     sweep(root, besides=key)
     folder, path = root / key, root / f"{key}.lock"
     lock = opened(path)

@@ -1,4 +1,5 @@
-"""Folders on a node's disk, each with a kernel lock (flock(2)): ROOT/NAME and ROOT/NAME.lock.
+"""Folders on a node's disk, each with a kernel lock (flock(2)): ROOT/NAME and ROOT/NAME.lock, and ROOT/NAME.part until
+it is complete.
 
 The kernel releases a lock however its process ends, so a folder left by a killed process is recognised by its free lock.
 """
@@ -8,8 +9,19 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from plugin_core.storage.ownership import make_own
+
+
+def made_root(kind: str, holds: str) -> Path:
+    """Make the folder that all processes of this user on the node share for one kind of folders, unless it exists. Raises
+    StorageError if it belongs to somebody else, OSError if it cannot be made. `holds`: what is in it, for the message."""
+    root = Path(tempfile.gettempdir(), f"raytrain-{kind}-{os.getuid()}")
+    make_own(root, f"{root}, the folder for {holds}, belongs to another user; set TMPDIR to another folder")
+    return root
 
 
 def opened(path: Path) -> int:

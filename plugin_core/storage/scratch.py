@@ -9,12 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugin_core.storage.locked_folders import alone, is_current, opened, remove, sweep
-from plugin_core.storage.ownership import make_own
+from plugin_core.storage.locked_folders import alone, is_current, made_root, opened, remove, sweep
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ def scratch() -> Path:
     folder that all processes of this user share belongs to somebody else, OSError if it cannot be made."""
     global _own
     if _own is None or not _own.is_there:
-        root = Path(tempfile.gettempdir(), f"raytrain-scratch-{os.getuid()}")
-        make_own(root, f"{root}, the folder for temporary files, belongs to another user; set TMPDIR to another folder")
+        root = made_root("scratch", "temporary files")
         _own = _made(root)
         sweep(root, besides=_own.folder.name)
     return _own.folder
@@ -56,6 +53,7 @@ def _made(root: Path) -> _Own:
 
 
 @atexit.register
-def _clean_up() -> None:
+def clean_up() -> None:
+    """Delete this process's folder. Call it before a process exits without running its atexit functions."""
     if _own is not None and _own.is_there:
         remove(_own.folder)
