@@ -250,6 +250,9 @@ class AirflowServer:
                 names = {"api-server": "metadatabase", "dag-processor": "dag_processor"}
                 if any((health.get(names.get(part, part)) or {}).get("status") != "healthy" for part in parts):
                     return False
+                # The first request for the execution API builds all its versions and blocks the server meanwhile, on a
+                # busy machine for 6 to 30 s. A task would have to ask again, and our own requests would time out.
+                self._call("GET", "/execution/health", None, {})
                 self._token = self._call("GET", "/auth/token", None, {})["access_token"]
             except OSError:
                 return False

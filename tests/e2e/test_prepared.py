@@ -22,12 +22,16 @@ FIRST, SECOND = "000001-000001.json", "000001-000002.json"
 def killed_midway(storage: Path, head: Head) -> Iterator[dict[str, float]]:
     """Kill the function's process once it has saved two files; gives when each file then there was written."""
     written: dict[str, float] = {}
+    over = threading.Event()
 
     def saved() -> list[Path]:
         return [file for file in storage.glob(f"*/.step/state/{FIRST}") if len(json.loads(file.read_text())["state"]) >= 2]
 
     def kill() -> None:
-        (state,) = wait_until(saved)
+        found = wait_until(lambda: over.is_set() or saved())
+        if over.is_set():
+            return
+        (state,) = found
         for process in head.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "ray::JobProcess" in " ".join(process.cmdline()):
@@ -39,8 +43,11 @@ def killed_midway(storage: Path, head: Head) -> Iterator[dict[str, float]]:
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    yield written
-    thread.join(60)
+    try:
+        yield written
+    finally:
+        over.set()
+        thread.join(60)
     assert written, "it was killed"
     assert {name: Path(name).stat().st_mtime for name in written} == written, "what was done was not done again"
     (state,) = storage.glob(f"*/.step/state/{SECOND}")
