@@ -54,7 +54,7 @@ from plugin_core.tracking.session import note_origin, stop_tracking
 ENDED_WITH = "the attempt ended with:"
 
 logger = logging.getLogger("raytrain.driver")
-_temporary: list[Path] = []
+_unpacked: list[Path] = []
 _log: log_keeper.LogKeeper | None = None
 
 
@@ -162,7 +162,7 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
     if shipped is None:
         return {}
     folder = Path(tempfile.mkdtemp(prefix="code-", dir=scratch()))
-    _temporary.append(folder)
+    _unpacked.append(folder)
     modules = unpack(shipped, folder, runtime_env_folders())
     sys.path.insert(0, str(folder))
     if not modules:
@@ -173,7 +173,7 @@ def _ship_sources(rundir: RunDir, runtime_env: dict[str, Any]) -> dict[str, Any]
 def _forget_sources() -> None:
     """Unload the run's copies, so that they do not shadow the user's modules in a process that outlives its attempt (see
     `execute`)."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry) not in _temporary]
+    sys.path[:] = [entry for entry in sys.path if Path(entry) not in _unpacked]
 
 
 def _jobs_own() -> dict[str, Any]:
