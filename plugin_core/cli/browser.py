@@ -41,12 +41,13 @@ def open_logged_in(page: str, cookie: str, folder: Path) -> bool:
 def _serving(page: str, cookie: str) -> Iterator[tuple[str, threading.Event]]:
     """A server with one secret address, which works once: yields it, and whether it was used."""
     path, entered = f"/{secrets.token_urlsafe(32)}".encode(), threading.Event()
+    once = threading.Lock()  # two requests may come at the same moment
 
     class Door(BaseHTTPRequestHandler):
         timeout = PATIENCE_S
 
         def do_GET(self) -> None:
-            if entered.is_set() or not secrets.compare_digest(self.path.encode(), path):
+            if not secrets.compare_digest(self.path.encode(), path) or not once.acquire(blocking=False):
                 self.send_error(404)
                 return
             self.send_response(303)
