@@ -43,8 +43,8 @@ def seconds(folder: Path, *, ledger: bool, hangs: bool) -> float:
     statuses = {rank: SimpleNamespace(error=None, running=True, moves=False) for rank in range(RANKS)}
     polled = SimpleNamespace(worker_statuses=statuses, errors={}, finished=False)
     for callback in callbacks[1:]:
-        callback.after_worker_group_start(SimpleNamespace())
-        callback.after_worker_group_training_start(SimpleNamespace())
+        callback.after_worker_group_start(range(RANKS))
+        callback.after_worker_group_training_start(range(RANKS))
     began = time.process_time()
     for number in range(REPORTS):
         for callback in callbacks:

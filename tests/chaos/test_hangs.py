@@ -3,13 +3,15 @@
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from devtools.chaos import Proxy, Running, Trail, kill, spec_at, wait_until
+from devtools.chaos import Proxy, Running, Trail, drivers, kill, spec_at, wait_until
+from devtools.notes import note
 from devtools.servers import s3_endpoint
 from plugin_core import LocalCluster
 from plugin_core.runs.journal import JournalReader
@@ -96,6 +98,32 @@ def test_compiling_waiting_for_data_evaluating_and_telling_of_progress_are_no_ha
     given = {"action": "restart", "start_s": 30.0, "min_s": 1.0}
     result = Running(spec_at(tmp_path, trail.file, train_loop_per_worker=seeming, hang_detection=given), cluster).result()
     assert (result.metrics["step"], result.warnings) == (13, [])
+
+
+def reporting(config: dict[str, Any]) -> None:
+    """Polls without news lie between its reports."""
+    import ray.train
+
+    for step in range(15):
+        note(config["trail"], rank=ray.train.get_context().get_world_rank(), step=step)
+        time.sleep(0.8)
+        ray.train.report({"step": step})
+
+
+def test_while_the_driver_stands_still_nobody_hangs(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
+    """It is stopped for longer than the bound, as on a saturated or suspended machine, and hears of no report."""
+    given = {"action": "restart", "start_s": 60.0, "min_s": 3.0, "factor": 2.0}
+    spec = spec_at(
+        tmp_path, trail.file, train_loop_per_worker=reporting, hang_detection=given, limits={"heartbeat_ttl_s": 60.0}
+    )
+    running = Running(spec, cluster)
+    trail.wait_for(5)
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver, signal.SIGSTOP)
+    time.sleep(5.0)
+    kill(driver, signal.SIGCONT)
+    result = running.result()
+    assert (result.metrics, result.warnings) == ({"step": 14}, [])
 
 
 def uploading_slowly(config: dict[str, Any]) -> None:

@@ -115,13 +115,13 @@ class Played:
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, action: str):
         self.now, self.notes, self.asked = 0.0, list[dict[str, Any]](), 0
-        patch.setattr(hang_callback, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr("plugin_core.driver.train.rhythm.time", SimpleNamespace(monotonic=lambda: self.now))
         patch.setattr(hang_callback, "of_workers", self.stacks)
         config = HangDetection(min_s=60.0, start_s=100.0, action=action)
         self.rundir = RunDir.at(str(folder / "run"))
         self.callback = HangCallback(self.rundir, 1, config, self.warn)
-        self.callback.after_worker_group_start(object())
-        self.callback.after_worker_group_training_start(object())
+        self.callback.after_worker_group_start([object()] * 2)
+        self.callback.after_worker_group_training_start([object()] * 2)
 
     def warn(self, sentence: str, **more: Any) -> None:
         self.notes.append({"warning": sentence, **more})
@@ -130,6 +130,12 @@ class Played:
         self.asked += 1
         return {0: REDUCING, 1: ASLEEP}
 
+    def polls(self, until: float, moves: bool = False) -> dict[int, Any]:
+        """Poll twice a second; the last answers."""
+        while self.now < until:
+            errors = self.poll(self.now + 0.5, moves)
+        return errors
+
     def poll(self, now: float, moves: bool = False) -> dict[int, Any]:
         self.now = now
         statuses = {rank: SimpleNamespace(error=None, running=True, moves=moves and rank == 1) for rank in (0, 1)}
@@ -137,7 +143,7 @@ class Played:
         return {rank: status.error for rank, status in statuses.items()}
 
     def report(self, now: float) -> None:
-        self.now = now
+        self.polls(now)
         self.callback.after_report(None, [])
 
 
@@ -147,38 +153,51 @@ def test_a_hang_is_told_with_its_rank_and_again_only_after_a_long_while(
     played = Played(tmp_path, monkeypatch, "warn")
     for now in (10.0, 11.0, 12.0):
         played.report(now)
-    assert (played.poll(71.0), played.notes) == ({0: None, 1: None}, [])
-    assert played.poll(72.5) == {0: None, 1: None}
+    assert (played.polls(71.0), played.notes) == ({0: None, 1: None}, [])
+    assert played.polls(72.5) == {0: None, 1: None}
     ((said),) = [note["warning"] for note in played.notes]
     why = "no report for 60 s (reports came every 1 s, at most 1 s apart): rank 1 is in rest (train.py:12)"
     assert said.startswith(f"the training hangs: {why}")
     kept = Path(played.rundir.location.path, ".step", "hangs", "001-001.txt").read_text()
     assert said.endswith(f"stacks: {played.rundir.uri}/.step/hangs/001-001.txt")
     assert kept.startswith("rank 0\nstate: sleeping")
-    played.poll(130.0)
+    played.polls(130.0)
     assert played.asked == 1
-    played.poll(135.0)
+    played.polls(135.0)
     assert played.asked == 2
     played.report(140.0)
-    played.poll(1000.0)
+    played.polls(600.0)
     assert played.asked == 3
 
 
 def test_with_restart_the_odd_rank_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(tmp_path, monkeypatch, "restart")
-    errors = played.poll(101.0)
+    errors = played.polls(100.0)
     assert errors[0] is None
     assert isinstance(errors[1], InfrastructureError)
-    assert errors[1].message.startswith("hang: no report for 101 s (before the first two reports): rank 1 is in rest")
-    assert played.notes[0]["quiet_s"] == 101.0
+    assert errors[1].message.startswith("hang: no report for 100 s (before the first two reports): rank 1 is in rest")
+    assert played.notes[0]["quiet_s"] == 100.0
 
 
 def test_progress_and_uploads_are_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(tmp_path, monkeypatch, "restart")
-    for now in range(0, 1000, 50):
-        played.poll(float(now), moves=True)
-    assert played.poll(1049.0) == {0: None, 1: None}
+    played.polls(1000.0, moves=True)
+    assert played.polls(1099.0) == {0: None, 1: None}
     assert played.notes == []
+
+
+def test_while_the_controller_stands_still_nobody_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first poll after that has the answers of before it."""
+    played = Played(tmp_path, monkeypatch, "restart")
+    for now in (10.0, 11.0, 12.0):
+        played.report(now)
+    played.polls(20.0)
+    assert played.poll(5000.0) == {0: None, 1: None}
+    played.report(5001.0)
+    played.report(5002.0)
+    assert played.polls(5061.5) == {0: None, 1: None}
+    assert played.notes == []
+    assert isinstance(played.polls(5062.0)[1], InfrastructureError), "the pause is no interval to learn from"
 
 
 def test_progress_outside_a_training_does_nothing() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
-from plugin_core.driver.train.rhythm import Rhythm
+from plugin_core.driver.train.rhythm import Clock, Rhythm
 from plugin_core.driver.train.stacks import ALL_S, dump, odd_ranks
 from plugin_core.errors import HangError, StorageError
 from plugin_core.ray_internals.controller import ControllerCallback, ReportCallback, WorkerGroupCallback
+from plugin_core.ray_internals.polled_worker import ask_s
 from plugin_core.ray_internals.stacks import of_workers
 from plugin_core.runs.directory import RunDir
 from plugin_core.specs.hang import HangDetection
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 FOLDER = "hangs"
 #: With `warn`, the stacks are taken again once a stall has lasted this many times as long as when they were taken last.
 AGAIN = 2.0
+#: Two polls may lie this many times as far apart as a poll without news takes.
+APART = 2.0
 
 
 class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
@@ -31,30 +33,33 @@ class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         self._attempt = attempt
         self._config = config
         self._warn = warn
-        self._rhythm = Rhythm(config, time.monotonic())
+        self._clock = Clock()
+        self._apart_s = APART * ask_s(1)
+        self._rhythm = Rhythm(config, self._now())
         self._worker_group: Any = None
         self._told = 0
         self._next: float | None = None
 
     def after_worker_group_start(self, worker_group: Any) -> None:
         self._worker_group = worker_group
+        self._apart_s = APART * ask_s(len(worker_group))
 
     def after_worker_group_training_start(self, worker_group: Any) -> None:
-        self._rhythm.begin(time.monotonic())
+        self._rhythm.begin(self._now())
         self._next = None
 
     def before_worker_group_shutdown(self, worker_group: Any) -> None:
         self._worker_group = None
 
     def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        self._rhythm.report(time.monotonic())
+        self._rhythm.report(self._now())
         self._next = None
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         statuses = worker_group_status.worker_statuses
         if self._worker_group is None or worker_group_status.errors or worker_group_status.finished:
             return
-        now = time.monotonic()
+        now = self._now()
         if any(getattr(status, "moves", False) for status in statuses.values()):
             self._rhythm.progress(now)
             self._next = None
@@ -66,6 +71,9 @@ class HangCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
         if self._config.action == "restart":
             for rank in odd or [min(statuses)]:
                 statuses[rank].error = HangError(f"hang: {why}")
+
+    def _now(self) -> float:
+        return self._clock.read(self._apart_s)
 
     def _tell(self, quiet_s: float) -> tuple[str, list[int]]:
         stacks = of_workers(self._worker_group, dump, ALL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
 
 from plugin_core.specs.hang import HangDetection
@@ -13,8 +14,22 @@ WINDOW = 100
 TIMES_LONGEST = 3.0
 
 
+class Clock:
+    """Seconds in which the controller polled its workers. While its own process stands still, it hears no report, so such a
+    pause says nothing about the training."""
+
+    def __init__(self) -> None:
+        self._seconds, self._read = 0.0, time.monotonic()
+
+    def read(self, longest: float) -> float:
+        """The seconds so far. Those since the last call count up to `longest`, the longest that polls lie apart."""
+        now = time.monotonic()
+        self._seconds, self._read = self._seconds + min(now - self._read, longest), now
+        return self._seconds
+
+
 class Rhythm:
-    """All times come from the same monotonic clock, in seconds."""
+    """All times come from the same `Clock`, in seconds."""
 
     def __init__(self, config: HangDetection, now: float):
         self._config = config
