@@ -30,6 +30,7 @@ def stepping(config: dict[str, Any]) -> None:
             ray.train.report({"step": step, "total": total}, checkpoint, checkpoint_dir_name=config.get("name"))
         elif config.get("report_all"):
             ray.train.report({"step": step, "total": total})
+    note(config["trail"] + ".ended", rank=rank, step=config["steps"])
 
 
 def _big(checkpoint: Any, size: int) -> Any:
