@@ -163,6 +163,10 @@ class Running:
         """What ended its worker groups and attempts: the entries of the journal that have a cause."""
         return [entry for entry in JournalReader(self.rundir) if "cause" in entry]
 
+    def reports(self) -> list[dict[str, Any]]:
+        """The entries of the journal that are reports."""
+        return [entry for entry in JournalReader(self.rundir) if "report" in entry]
+
     def causes(self) -> list[str]:
         return [str(entry["cause"]) for entry in self.failures()]
 

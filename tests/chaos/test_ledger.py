@@ -9,14 +9,8 @@ import pytest
 
 from devtools.chaos import Running, Trail, drivers, kill, spec_at, wait_until
 from plugin_core import LocalCluster
-from plugin_core.runs.journal import JournalReader
 from plugin_core.runs.ledger import rounded
 from plugin_core.runs.ledgers import ledger_of
-
-
-def reported(running: Running) -> int:
-    """The last step that the journal has a report of."""
-    return max((entry["metrics"]["step"] for entry in JournalReader(running.rundir) if "report" in entry), default=-1)
 
 
 @pytest.mark.slow
@@ -31,8 +25,7 @@ def test_the_ledger_of_a_run_with_kills_is_what_its_loop_saw(tmp_path: Path, tra
     running = Running(spec_at(tmp_path, trail.file, loop={"steps": 30, "step_s": 0.5, "report_all": True}), cluster)
     for number, (at, after_it) in enumerate(itertools.pairwise([*schedule, 30])):
         trail.wait_for(at)
-        wait_until(lambda at=at: trail.entries(rank=1)[-1:] and trail.entries(rank=1)[-1]["step"] == at)
-        wait_until(lambda at=at: reported(running) == at - 1)
+        wait_until(lambda at=at: any(entry["metrics"]["step"] == at - 1 for entry in running.reports()))
         kill(drivers(running.rundir.uri)[0] if killed[number] == "driver" else trail.entries(rank=1)[-1]["pid"])
         trail.wait_for_process(number + 2)
         trail.hold(after_it)

@@ -27,7 +27,7 @@ def test_a_kill_between_training_and_validation_loses_no_validation(tmp_path: Pa
         ),
     )
     running = Running(spec, cluster)
-    wait_until(lambda: begun.exists() and len(reports(running)) == 3)
+    wait_until(lambda: begun.exists() and len(running.reports()) == 3)
     (driver,) = drivers(running.rundir.uri)
     kill(driver)
     go.touch()
