@@ -30,6 +30,35 @@ from plugin_core import FailureConfig, LocalCluster, RunConfig, ScalingConfig, T
 from plugin_core.clusters import local_head
 
 
+@pytest.mark.smoke
+def test_a_worker_then_the_driver_then_the_head_are_killed_in_one_run(tmp_path: Path, trail: Trail) -> None:
+    spec = spec_at(tmp_path, trail.file, loop={"steps": 15}, limits={"heartbeat_ttl_s": 60.0})
+    with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):
+        trail.hold(4)
+        running = Running(spec, LocalCluster(num_cpus=2))
+        try:
+            trail.wait_for(4)
+            kill(trail.entries(rank=1)[-1]["pid"])
+            trail.wait_for_process(2)
+            trail.hold(8)
+            trail.wait_for(8)
+            (driver,) = drivers(running.rundir.uri)
+            kill(driver)
+            trail.wait_for_process(3)
+            trail.hold(12)
+            trail.wait_for(12)
+            kill_head()
+            trail.release()
+            result = running.result()
+        finally:
+            local_head.stop()
+    assert result.metrics == {"step": 14, "total": sum(range(15))}
+    assert result.run.attempt == 3, "the worker's death is borne within the attempt, the others each begin a new one"
+    trail.check(15, kills=3)
+    wait_until(lambda: nothing_left(running.rundir.uri, trail))
+
+
+@pytest.mark.slow
 def test_a_worker_and_the_driver_twice_are_killed_in_one_run(tmp_path: Path, trail: Trail, cluster: LocalCluster) -> None:
     """Ray Train's controller runs in the driver. Ray knows that a killed driver has ended, so its heartbeat, which may be
     silent for a minute here, is not waited for."""
@@ -106,9 +135,8 @@ def test_a_node_is_killed(tmp_path: Path, trail: Trail, own_head: Callable[..., 
     wait_until(lambda: nothing_left(running.rundir.uri, trail))
 
 
-@pytest.mark.parametrize(
-    "work", [work if work == "function" else pytest.param(work, marks=pytest.mark.slow) for work in WORKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("work", WORKS)
 def test_the_head_is_killed_and_a_new_one_continues(tmp_path: Path, trail: Trail, work: Work) -> None:
     """The embedded head and everything in it, its keeper too; the same call starts another one and resumes there."""
     with environment({"RAYTRAIN_HOME": str(tmp_path / "home")}):

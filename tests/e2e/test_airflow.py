@@ -29,6 +29,7 @@ def rundir_of(folder: Path, dag_id: str, run_id: str) -> RunDir:
     return RunDir.at(str(folder / "runs" / run_name(dag_id, run_id, "train")))
 
 
+@pytest.mark.slow
 def test_a_train_task_defers_and_the_next_tasks_read_its_small_result(airflow: AirflowServer, folder: Path) -> None:
     run_id = airflow.trigger("chain")
     assert airflow.wait_for_task("chain", run_id, "train", {"deferred"}) == "deferred"
@@ -120,6 +121,8 @@ def test_marked_failed_stops_the_ray_job_and_a_clear_resumes_the_run(airflow: Ai
     result = airflow.xcom("waiting", run_id, "train")
     assert result["run"] == {"uri": rundir.uri, "name": rundir.name, "attempt": 2}
     assert result["metrics"]["started_at"] >= 1
+    assert Path(result["checkpoint"]["uri"], "state.json").exists()
+    assert len(json.dumps(result)) <= 2048
 
 
 @pytest.mark.slow
