@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import psutil
 
-from plugin_core.engine import free_ports
+from plugin_core.engine import free_ports, wait_for_end
 
 OVER = frozenset({"success", "failed"})
 
@@ -99,7 +99,7 @@ class AirflowServer:
         for process in processes:
             _signal(process, number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            psutil.wait_procs(processes, timeout=30)
+            wait_for_end(processes, 30.0)
 
     def stop(self) -> None:
         """End all of Airflow's processes and wait until they are gone."""
@@ -108,7 +108,7 @@ class AirflowServer:
             for process in left:
                 _signal(process, signal.SIGCONT)
                 _signal(process, sent)
-            psutil.wait_procs(left, timeout=10)
+            wait_for_end(left, 10.0)
             for _, started in self._started:
                 started.poll()
             if not self.processes():

@@ -16,6 +16,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_LOCAL_STORAGE_PATH, tempor
 
 from devtools.servers import environment, wait_for_http
 from plugin_core.clusters.local_head_keeper import free_ports
+from plugin_core.clusters.processes import wait_for_end
 
 DATABASE = "prefect.db"
 #: A database with all tables, from this process's first server: creating them takes half of a start.
@@ -67,7 +68,6 @@ def _keep_tables(home: Path) -> None:
 def _stop(server: subprocess.Popen[bytes]) -> None:
     group = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
     os.killpg(server.pid, signal.SIGTERM)
-    _, alive = psutil.wait_procs(group, timeout=20)
-    for process in alive:
+    for process in wait_for_end(group, 20.0):
         process.kill()
     server.wait(timeout=10)

@@ -18,6 +18,7 @@ from plugin_core.clusters import local_head
 from plugin_core.clusters.jobs_api import JobsClient
 from plugin_core.clusters.local_head import RAYLET_IS_LATE
 from plugin_core.clusters.local_head_keeper import free_ports
+from plugin_core.clusters.processes import wait_for_end
 from plugin_core.errors import ClusterUnreachableError
 
 #: What the S3 client in every process of a test needs; the server accepts any key.
@@ -112,7 +113,7 @@ def mlflow_server(folder: Path, port: int | None = None) -> Iterator[str]:
         started = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         process.wait(timeout=30)
-        _, left = psutil.wait_procs(started, timeout=30)
+        left = wait_for_end(started, 30.0)
         assert left == [], f"processes of the MLflow server are left: {left}"
 
 

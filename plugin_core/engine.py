@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plugin_core.clusters.kuberay_json import kuberay_from_json as kuberay_from_json
     from plugin_core.clusters.local_head import how_to_open as how_to_open
     from plugin_core.clusters.local_head_keeper import free_ports as free_ports
+    from plugin_core.clusters.processes import wait_for_end as wait_for_end
     from plugin_core.clusters.secrets import Secrets as Secrets
     from plugin_core.clusters.shared import end_shared as end_shared
     from plugin_core.clusters.shared import start_shared as start_shared
@@ -93,6 +94,7 @@ _PUBLIC = {
     "clusters.kuberay_json": "kuberay_from_json",
     "clusters.local_head": "how_to_open",
     "clusters.local_head_keeper": "free_ports",
+    "clusters.processes": "wait_for_end",
     "clusters.secrets": "Secrets",
     "clusters.shared": "end_shared start_shared",
     "errors": "RayTrainWorkflowsError SpecError StepCancelledError StepError",

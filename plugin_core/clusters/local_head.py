@@ -30,6 +30,7 @@ from filelock import FileLock
 from typing_extensions import TypedDict
 
 from plugin_core.clusters import machine
+from plugin_core.clusters.processes import end_processes
 from plugin_core.errors import ClusterUnreachableError, SpecError
 from plugin_core.storage.ownership import check_private, is_ours
 from plugin_core.storage.stored_files import parse
@@ -300,18 +301,3 @@ def end_head(mark: str, *sessions: int) -> None:
     for _ in range(5):
         if left := marked_processes(mark, *sessions):
             end_processes(left, GRACE_S)
-
-
-def end_processes(processes: list[psutil.Process], grace_s: float = 20.0) -> None:
-    for process in processes:
-        try:
-            process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=grace_s)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=10)

@@ -25,7 +25,7 @@ ENGINES = """
     newest_run prepare promote promoted RayCluster RayJobResult RayJobSpec RayTrainWorkflowsError Reading
     refuse_beside_a_call RetrainResult RetrainSpec rollback run_name run_sync RunDir safe_link Secrets shown
     spec_datasets SpecError start_shared StepCancelledError StepError StepResult StepSpec Supervisor Threads
-    Tracker TrainResult TrainSpec trial_rows TuneResult TuneSpec
+    Tracker TrainResult TrainSpec trial_rows TuneResult TuneSpec wait_for_end
 """
 
 

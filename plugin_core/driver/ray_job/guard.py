@@ -18,6 +18,7 @@ import threading
 
 import psutil
 
+from plugin_core.clusters.processes import wait_for_end
 from plugin_core.ray_internals.fork_server import die_with_parent
 
 #: A shell's exit codes for a program that it does not find, and for one that it may not run.
@@ -65,7 +66,7 @@ def end_all() -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 pass
-        psutil.wait_procs(left, timeout=1)
+        wait_for_end(left, 1.0)
 
 
 if __name__ == "__main__":
