@@ -68,6 +68,7 @@ def test_those_still_alive_after_the_time_are_returned(
     start: Callable[[str], psutil.Process], kernel: Callable[[int, int, int], None]
 ) -> None:
     ended, lives = start("pass"), start(SLEEPS)
+    ended.wait(60)
     kernel(errno.ENOENT, lives.pid, 10**9)
     assert wait_for_end([ended, lives], 0.5) == [lives]
 
