@@ -11,6 +11,8 @@ import pytest
 
 from plugin_core.clusters.processes import end_processes, wait_for_end
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
+
 SLEEPS = "import time; time.sleep(600)"
 REFUSES = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
 
@@ -52,7 +54,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], None]:
     return says
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOENT])
 def test_one_that_ends_at_this_moment_does_not_keep_the_others_alive(
     start: Callable[[str], psutil.Process], kernel: Callable[[int, int, int], None], number: int
@@ -63,7 +64,6 @@ def test_one_that_ends_at_this_moment_does_not_keep_the_others_alive(
     assert [process.is_running() for process in processes] == [False, False]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
 def test_those_still_alive_after_the_time_are_returned(
     start: Callable[[str], psutil.Process], kernel: Callable[[int, int, int], None]
 ) -> None:
@@ -73,7 +73,6 @@ def test_those_still_alive_after_the_time_are_returned(
     assert wait_for_end([ended, lives], 0.5) == [lives]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="pidfd_open is Linux's")
 def test_another_error_is_raised(start: Callable[[str], psutil.Process], kernel: Callable[[int, int, int], None]) -> None:
     process = start(SLEEPS)
     kernel(errno.EPERM, process.pid, 1)
