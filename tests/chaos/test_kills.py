@@ -30,6 +30,14 @@ from plugin_core import FailureConfig, LocalCluster, RunConfig, ScalingConfig, T
 from plugin_core.clusters import local_head
 
 
+def kill_driver_at(running: Running, trail: Trail, step: int) -> None:
+    """Kill the driver while the workers are held at `step`, and keep the hold."""
+    trail.hold(step)
+    trail.wait_for(step)
+    (driver,) = drivers(running.rundir.uri)
+    kill(driver)
+
+
 @pytest.mark.smoke
 def test_a_worker_then_the_driver_then_the_head_are_killed_in_one_run(tmp_path: Path, trail: Trail) -> None:
     spec = spec_at(tmp_path, trail.file, loop={"steps": 15}, limits={"heartbeat_ttl_s": 60.0})
@@ -40,10 +48,7 @@ def test_a_worker_then_the_driver_then_the_head_are_killed_in_one_run(tmp_path: 
             trail.wait_for(4)
             kill(trail.entries(rank=1)[-1]["pid"])
             trail.wait_for_process(2)
-            trail.hold(8)
-            trail.wait_for(8)
-            (driver,) = drivers(running.rundir.uri)
-            kill(driver)
+            kill_driver_at(running, trail, step=8)
             trail.wait_for_process(3)
             trail.hold(12)
             trail.wait_for(12)
@@ -70,10 +75,7 @@ def test_a_worker_and_the_driver_twice_are_killed_in_one_run(tmp_path: Path, tra
         kill(trail.entries(rank=1)[-1]["pid"])
         trail.wait_for_process(2)
         for number, step in enumerate((8, 12), start=3):
-            trail.hold(step)
-            trail.wait_for(step)
-            (driver,) = drivers(running.rundir.uri)
-            kill(driver)
+            kill_driver_at(running, trail, step)
             trail.wait_for_process(number)
         trail.release()
         result = running.result()
@@ -172,10 +174,7 @@ def test_the_process_of_a_job_and_its_driver_are_killed(
         running = Running(spec, cluster)
         kill(trail.wait_for(4)["pid"])
         trail.wait_for_process(2)
-        trail.hold(8)
-        trail.wait_for(8)
-        (driver,) = drivers(running.rundir.uri)
-        kill(driver)
+        kill_driver_at(running, trail, step=8)
         trail.wait_for_process(3)
         trail.release()
         result = running.result()
