@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import pickle
 import shutil
 import threading
 import warnings
@@ -11,13 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import ray.train
 import torch
 from ray import tune
-from ray.train import Checkpoint, ScalingConfig
+from ray.train import Checkpoint, ReportedCheckpoint, ReportedCheckpointStatus, ScalingConfig
 from ray.train._internal import session
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution import train_fn_utils
@@ -27,9 +25,9 @@ from ray.tune.execution.tune_controller import TuneController
 from plugin_core.driver.fenced_filesystem import fenced_filesystem
 from plugin_core.driver.train import worker as worker_module
 from plugin_core.driver.train.frameworks import trees
-from plugin_core.driver.train.own_checkpoint import own
+from plugin_core.driver.train.own_checkpoint import OwnCheckpoint
 from plugin_core.driver.train.worker import WorkerOptions, _safe_metrics, wrap
-from plugin_core.errors import DamagedCheckpointError, SpecError
+from plugin_core.errors import SpecError
 from plugin_core.loops import upload as uploads
 from plugin_core.loops.preprocessors import KEY as PREPROCESSOR
 from plugin_core.loops.rows import stored
@@ -74,62 +72,6 @@ def test_an_upload_of_a_checkpoint_that_takes_a_while_is_told_in_the_jobs_log(
     assert worker_module._upload(Checkpoint(str(tmp_path)), "checkpoint_a001_000003").path == str(tmp_path)
     lines = ["uploading checkpoint_a001_000003, 1.3 MB", "uploaded checkpoint_a001_000003 in 0 s"]
     assert capfd.readouterr().out.splitlines() == (lines if slow else [])
-
-
-@pytest.mark.parametrize("kind", ["local", "remote"])
-def test_a_checkpoint_in_use_by_another_worker_is_not_downloaded_again(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray's own is downloaded again by the second worker of a node."""
-    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"{__name__}:mounted")
-    run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
-    place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")
-    place.child("model.txt").write(b"a model")
-    rays = Checkpoint(place.path, fenced_filesystem(run_uri, 1))
-    first, second = (own(pickle.loads(pickle.dumps(rays)), run_uri) for _ in range(2))
-    with first.as_directory() as one:
-        written = Path(one, "model.txt").stat()
-        with second.as_directory() as two:
-            assert one == two
-            assert (one == place.path) == (kind == "local"), "nothing is copied from a path of this machine"
-        again = Path(one, "model.txt").stat()
-        assert (again.st_ino, again.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
-        assert Path(one, "model.txt").read_bytes() == b"a model"
-
-
-def mounted(at: str) -> Any:
-    """A filesystem that is not known to be this machine's."""
-    return fsspec.filesystem("dir", path=at, target_protocol="file", target_options={"auto_mkdir": True})
-
-
-@pytest.mark.parametrize("kind", ["local", "remote"])
-@pytest.mark.parametrize("what", ["is damaged (model.txt fails its CRC-32 check)", "does not exist or was deleted"])
-def test_damage_of_a_checkpoint_of_the_run_is_told_by_its_name(
-    tmp_path: Path, kind: str, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAYTRAIN_FILESYSTEMS", f"{__name__}:mounted")
-    run_uri = str(tmp_path / "run") if kind == "local" else f"custom://own/run?filesystem={__name__}:mounted&at={tmp_path}"
-    name = "checkpoint_a001_000001"
-    place = RunDir.at(run_uri).location.child(name)
-    if "damaged" in what:
-        (tmp_path / "made").mkdir()
-        (tmp_path / "made" / "model.txt").write_bytes(b"a model")
-        checkpoint_manifest.write(tmp_path / "made", 0)
-        place.child(".manifest", "00000.json").write((tmp_path / "made" / ".manifest" / "00000.json").read_bytes())
-        place.child("model.txt").write(b"a modem")
-    for _ in range(2):
-        with (
-            pytest.raises(DamagedCheckpointError) as caught,
-            own(Checkpoint(place.path, fenced_filesystem(run_uri, 1)), run_uri).as_directory(),
-        ):
-            pass
-        travelled = pickle.loads(pickle.dumps(caught.value))
-        assert (travelled.message, travelled.checkpoint) == (f"{name} {what}", name)
-
-
-def test_a_checkpoint_from_elsewhere_is_left_unchanged(tmp_path: Path) -> None:
-    elsewhere = Checkpoint(str(tmp_path / "another" / "checkpoint"))
-    assert own(elsewhere, str(tmp_path / "run")) is elsewhere
 
 
 # ---- a loop in a worker of Ray Train, without Ray
@@ -185,6 +127,28 @@ def test_a_warm_start_is_none_of_the_runs_own_checkpoints_even_if_that_run_has_t
 
     options = WorkerOptions(str(tmp_path / "run"), 1, "python", warm_start=str(warm), continues=continues)
     assert wrap(loop, options=options)({}) == expected
+
+
+def test_the_reported_checkpoints_of_the_run_are_read_like_the_one_to_resume_from(
+    tmp_path: Path, reports: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray deletes its own copy after the first of several readers, while the others wait for it."""
+    run_uri = str(tmp_path / "run")
+    place = RunDir.at(run_uri).location.child("checkpoint_a001_000001")
+    place.child("model.txt").write(b"a model")
+    of_ray = [Checkpoint(place.path, fenced_filesystem(run_uri, 1)), Checkpoint(str(tmp_path / "elsewhere"))]
+    told = [ReportedCheckpoint(one, {"epoch": 1}, ReportedCheckpointStatus.COMMITTED) for one in of_ray]
+    monkeypatch.setattr(worker.DistributedTrainFnUtils, "get_all_reported_checkpoints", lambda self, *given, **named: told)
+
+    def loop(config: dict[str, Any]) -> Any:
+        return train_fn_utils.get_train_fn_utils().get_all_reported_checkpoints()
+
+    first, second = run_loop(loop, tmp_path)
+    assert isinstance(first.checkpoint, OwnCheckpoint)
+    with first.checkpoint.as_directory() as folder:
+        assert folder == place.path, "nothing is copied from a path of this machine"
+    assert (first.metrics, first.status) == ({"epoch": 1}, ReportedCheckpointStatus.COMMITTED)
+    assert second.checkpoint is of_ray[1]
 
 
 def test_a_report_to_ray_tune_is_one_to_ray_train(tmp_path: Path, reports: list[tuple[Any, Any]]) -> None:

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -237,7 +237,10 @@ def _install(
             return NodeCheckpoint(options.warm_start) if options.continues else WarmStart(options.warm_start)
 
         def get_all_reported_checkpoints(self, *args: Any, **kwargs: Any) -> list[Any]:
-            found: list[Any] = super().get_all_reported_checkpoints(*args, **kwargs)
+            found = [
+                replace(one, checkpoint=own(one.checkpoint, options.run_uri))
+                for one in super().get_all_reported_checkpoints(*args, **kwargs)
+            ]
             return [*found, *keeper.reported()] if keeper is not None else found
 
     utils = SafeTrainFnUtils()
