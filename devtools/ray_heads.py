@@ -49,7 +49,7 @@ class OwnHead:
         preload: bool = True,
         python: str = sys.executable,
     ):
-        self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(9)
+        self.mark, self.token, self.ports = secrets.token_hex(8), secrets.token_hex(16), free_ports(8)
         # Ray puts its sockets there, and a socket's path may have at most 107 bytes
         self._folder = Path(tempfile.mkdtemp(prefix="h-"))
         self.environment = {**ray_head_environment(self.ports, self.token), MARK: self.mark, **S3_ENVIRONMENT}
@@ -79,14 +79,9 @@ class OwnHead:
         before, nodes = {process.pid for process in self.processes()}, len(self.node_ids())
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += [f"--address=127.0.0.1:{self.ports[0]}", f"--num-cpus={num_cpus}"]
-        names = (
-            "metrics-export-port",
-            "runtime-env-agent-port",
-            "dashboard-agent-listen-port",
-            "dashboard-agent-grpc-port",
-        )
-        command += [f"--{name}={port}" for name, port in zip(names, free_ports(4), strict=True)]
-        command += ["--min-worker-port=0", "--max-worker-port=0"]
+        names = ("metrics-export-port", "runtime-env-agent-port", "dashboard-agent-grpc-port")
+        command += [f"--{name}={port}" for name, port in zip(names, free_ports(3), strict=True)]
+        command += ["--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"]
         self._start(command, nodes + 1)
         return [process for process in self.processes() if process.pid not in before]
 

@@ -85,12 +85,11 @@ def ray_head_command(
     executable: str = sys.executable,
     module: str = RAY,
 ) -> list[str]:
-    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; nine ports. `module`:
+    """`ray start` for a head on loopback that shares nothing with any other Ray on the machine; eight ports. `module`:
     the module that runs it."""
     names = (
         "port",
         "dashboard-port",
-        "dashboard-agent-listen-port",
         "dashboard-agent-grpc-port",
         "metrics-export-port",
         "runtime-env-agent-port",
@@ -98,7 +97,9 @@ def ray_head_command(
     )
     command = [executable, "-m", module, "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--dashboard-host=127.0.0.1", f"--temp-dir={temp_dir}", f"--num-cpus={num_cpus}"]
-    command += ["--min-worker-port=0", "--max-worker-port=0"]
+    # the agent that accepts jobs binds a port of its own choice: if another process took a given one in the meantime, it
+    # would run on without, and the head would start but refuse every job
+    command += ["--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0"]
     command += [f"--{name}={port}" for name, port in zip(names, ports, strict=False)]
     return command + ([f"--num-gpus={num_gpus}"] if num_gpus is not None else [])
 
@@ -120,8 +121,8 @@ def ray_head_environment(ports: list[int], token: str) -> dict[str, str]:
         "RAY_ADDRESS": f"127.0.0.1:{ports[0]}",
         # Ray's switch for laptops: binds every port to 127.0.0.1 only
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "AUTOSCALER_METRIC_PORT": str(ports[7]),
-        "DASHBOARD_METRIC_PORT": str(ports[8]),
+        "AUTOSCALER_METRIC_PORT": str(ports[6]),
+        "DASHBOARD_METRIC_PORT": str(ports[7]),
         "PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", ""),
     }
 
@@ -157,7 +158,7 @@ def keep(
     if os.getppid() != starter:
         return 1  # it was killed before this keeper could be seen, so somebody else may be starting another one
     _publish(folder / PLACE, here())
-    ports, token, mark = free_ports(9), secrets.token_hex(16), secrets.token_hex(8)
+    ports, token, mark = free_ports(8), secrets.token_hex(16), secrets.token_hex(8)
     temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir="/tmp" if os.path.isdir("/tmp") else None)
     _publish(folder / "starting.json", {"mark": mark, "keeper_pid": os.getpid(), "temp_dir": temp_dir})
     # Ray makes its own folder world-readable; the folder around it stays owner-only

@@ -216,11 +216,16 @@ def test_ports_of_a_head_are_free_and_no_outgoing_connection_is_given_one(monkey
         (port,) = keeper.free_ports(1)
         taken.bind(("127.0.0.1", port))
         monkeypatch.setattr(keeper.random, "sample", lambda among, count: [port, *range(port + 1, port + 50)])
-        ports = keeper.free_ports(9)
-    assert len(set(ports)) == 9
+        ports = keeper.free_ports(8)
+    assert len(set(ports)) == 8
     assert port not in ports
     monkeypatch.undo()
-    assert all(keeper.LOWEST_PORT <= port < first for port in keeper.free_ports(9))
+    assert all(keeper.LOWEST_PORT <= port < first for port in keeper.free_ports(8))
+
+
+def test_the_agent_that_accepts_jobs_is_given_no_port_that_another_process_could_take_first() -> None:
+    """Ray's agent runs on without its HTTP server where its port is taken, so the head starts, and refuses every job."""
+    assert "--dashboard-agent-listen-port=0" in keeper.ray_head_command(keeper.free_ports(8), "/tmp/ray", 4, None)
 
 
 def test_a_head_whose_raylet_is_late_is_started_again_and_any_other_failure_is_told(
