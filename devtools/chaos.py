@@ -98,9 +98,9 @@ class Trail:
             lambda: next(iter([e for e in self.entries() if e["step"] >= step][times - 1 :]), None), timeout_s
         )
 
-    def wait_for_process(self, number: int) -> None:
-        """Wait until the `number`-th process has begun a step as rank 0."""
-        self._until(lambda: len({entry["pid"] for entry in self.entries()}) == number)
+    def wait_for_process(self, number: int, rank: int = 0) -> None:
+        """Wait until the `number`-th process has begun a step as this rank."""
+        self._until(lambda: len({entry["pid"] for entry in self.entries(rank)}) == number)
 
     def _until(self, true: Callable[[], Any], timeout_s: float = 600) -> Any:
         """`wait_until`, but raises as soon as the step has failed."""
