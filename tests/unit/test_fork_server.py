@@ -151,7 +151,8 @@ DRIVER = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print(os.getpid(), os.getppid(), *sys.argv[1:], __name__)
-time.sleep(600)
+for _ in range(6000):  # a signal just before one long sleep would be handled behind it
+    time.sleep(0.1)
 """
 
 
