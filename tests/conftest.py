@@ -2,6 +2,7 @@
 
 import http.server
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from plugin_core import LocalCluster
 from plugin_core.clusters.local_head import Head
 from plugin_core.storage.location import be_patient
 from plugin_core.supervisor.observer import Observer
+from tests.support import leftovers
 from tests.support.clouds import azurite, gcs_server
 
 # a suite that a shell started in the background ignores SIGINT, and so would every program that a test interrupts
@@ -38,6 +40,17 @@ LONGEST_FIRST = (
     "tests/e2e/",
     "tests/integration/",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if leftovers.MARK not in os.environ:  # neither a worker of pytest-xdist, nor a pytest that a test runs
+        os.environ[leftovers.MARK] = secrets.token_hex(8)
+        config.add_cleanup(_end_leftovers)
+
+
+def _end_leftovers() -> None:
+    if left := leftovers.end_leftovers(os.environ.pop(leftovers.MARK)):
+        print(f"\nended {len(left)} processes that the tests left behind:", *left, sep="\n  ", file=sys.stderr, flush=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
