@@ -129,7 +129,7 @@ async def measure(row: Row, tasks: list[asyncio.Task[Any]], steady: Callable[[],
         if steady():
             break
     else:
-        print(f"start-up was not over after {STEADY_MAX_S} s; what follows is no steady state", file=sys.stderr)
+        print(f"start-up was not over after {STEADY_MAX_S} s; what follows is not a steady state", file=sys.stderr)
     for values in (row.lags, row.loop_lags, row.looks):
         values.clear()
     began, cpu = time.monotonic(), time.process_time()

@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Of a run that takes an hour, a failure is told at once."""
+    """A run takes up to hours: print a failure at once."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         where = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
         print(f"\n{report.nodeid} failed in its {report.when}: {where[:500]}", file=sys.stderr, flush=True)

@@ -116,7 +116,7 @@ def open_storage(storage: str | None) -> Location:
         home = place.parent.uri
         raise SpecError(f"storage: got {place.uri!r}, which is a run directory; expected the storage above it, {home!r}")
     if storage is not None and not place.exists():
-        raise SpecError(f"storage: got {place.uri!r}, where nothing is; expected a path or URI that holds runs")
+        raise SpecError(f"storage: got {place.uri!r}, which does not exist; expected a path or URI that holds runs")
     return place
 
 

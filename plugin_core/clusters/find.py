@@ -42,5 +42,5 @@ def find_fallback(reference: dict[str, Any], find: Callable[[dict[str, Any]], Cl
     """The fallback cluster for a list of references in an artifact; `find` resolves each one. Raises SpecError."""
     given = reference["clusters"]
     if not isinstance(given, list) or not all(isinstance(each, dict) and "clusters" not in each for each in given):
-        raise SpecError("clusters: got something else than a list of references in an artifact; expected one")
+        raise SpecError("clusters: got something other than a list of references in an artifact; expected one")
     return FallbackCluster([find(each) for each in given[:MOST]], reference.get("after_s", FallbackCluster.after_s))

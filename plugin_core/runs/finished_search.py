@@ -58,7 +58,7 @@ def read(uri: str) -> FinishedSearch:
     """Read a finished search. Raises SpecError if the run is not one, StorageError if it cannot be read now."""
     rundir = RunDir.at(uri)
     if not rundir.exists():
-        raise SpecError(f"{FIELD}: got {uri!r}, which is no run directory; expected that of a finished search")
+        raise SpecError(f"{FIELD}: got {uri!r}, which is not a run directory; expected that of a finished search")
     spec = rundir.read_spec()
     if not isinstance(spec, TuneSpec):
         raise SpecError(f"{FIELD}: got {uri!r}, a run of kind {spec.kind!r}; expected a search")

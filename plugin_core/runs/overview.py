@@ -72,7 +72,7 @@ def overview(rundir: RunDir) -> Overview:
     """Raises StorageError or SpecError if the run's directory is damaged."""
     times = rundir.step.times()
     if "spec.json" not in times:
-        return Overview(rundir.name, rundir.uri, "no run", message="a folder that is no run of raytrain")
+        return Overview(rundir.name, rundir.uri, "no run", message="a folder that is not a run of raytrain")
     first = times.get(f"{FOLDER}/{file_name(1)}", times["spec.json"])
     seen: dict[str, Any] = {"began": first, "changed": max(times.values())}
     result = rundir.result() if "result.json" in times else None

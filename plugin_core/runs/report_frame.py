@@ -191,7 +191,7 @@ class _Table:
         """Raise SpecError if no report has what was asked for; log what was left out."""
         if self._reports and self._rank is not None and not 0 <= self._rank < self._ranks:
             kept = f"0 to {self._ranks - 1}" if self._ranks > 1 else "0, as the run has no report_all_ranks"
-            raise SpecError(f"rank: got {self._rank}, of which {self._rundir.uri} has no report; expected {kept}")
+            raise SpecError(f"rank: got {self._rank} of {self._rundir.uri}, which has no reports of it; expected {kept}")
         if self._wanted is None:
             if self._others:
                 logger.warning(

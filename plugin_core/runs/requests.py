@@ -11,7 +11,7 @@ MOST = 100
 @dataclass(frozen=True)
 class Request:
     """The last request for the run, and the request whose result was delivered; "" for none. `others`: earlier requests for
-    it, the newest last. Two runs of an engine may share a run by its name, and a retry of either is no new request."""
+    it, the newest last. Two runs of an engine may share a run by its name, and a retry of either is not a new request."""
 
     asked: str = ""
     delivered: str = ""

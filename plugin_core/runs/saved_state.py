@@ -47,7 +47,7 @@ class Start:
         place = Start(self.run, attempt, start)._file(start, "json")
         data = place.read(2 * STATE_BYTES)
         if data is None:
-            raise StorageError(f"{place.uri} is gone while it was read")
+            raise StorageError(f"{place.uri} disappeared while it was read")
         found = parse(Object, data, place.uri)
         if "state" not in found:
             raise StorageError(f"{place.uri} is damaged: it has no state")

@@ -108,7 +108,7 @@ class Follower:
         if action.do not in (Do.RETURN, Do.FAIL):
             self._tell_decision(action, look)
         await self._show_progress(action, look, client)
-        if action.do is Do.FAIL:  # after everything that led to it; a result is told in words once everything is shown
+        if action.do is Do.FAIL:  # after everything that led to it; a result is put into words once everything is shown
             self._tell_decision(action, look)
         if self._story is not None:
             self._story.pause()

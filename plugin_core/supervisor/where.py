@@ -126,7 +126,7 @@ async def tell_start(cluster: Cluster, tell: Listener) -> None:
 
 
 async def release(cluster: Cluster, succeeded: bool, tell: Listener) -> None:
-    """Release a run's cluster. Never raises: a failure is told."""
+    """Release a run's cluster. Never raises: a failure is logged."""
     try:
         await cluster.release(succeeded)
     except RayTrainWorkflowsError as exc:

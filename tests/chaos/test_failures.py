@@ -1,4 +1,4 @@
-"""Failures that are no accident: users' exceptions, resources that never come, a loop that always dies, nobody waiting."""
+"""Failures that are not accidents: users' exceptions, missing resources, a loop that always dies, nobody waiting."""
 
 import sys
 from pathlib import Path

@@ -18,7 +18,7 @@ from tests.fuzz.case import Case, Refused, verdict
 
 #: Of the processor, for one case; what waits without computing has to be over in WALL_S.
 CASE_S, WALL_S = 2.0, 30.0
-#: What a way in imports, which is no part of a case, takes its time on a machine that others use.
+#: To import what a way in needs, which is not part of a case, takes long on a busy machine.
 WARM_S = 300.0
 #: What a case may allocate beside what its process has already.
 CASE_BYTES = 2 << 30
@@ -125,7 +125,7 @@ def _work(cases: Sequence[Case], share: list[int], pipe: Connection) -> None:
     ready: set[str] = set()
     for number in share:
         case = cases[number]
-        if case.way not in ready:  # what the first one imports is no part of the case
+        if case.way not in ready:  # what the first one imports is not part of the case
             ready.add(case.way)
             pipe.send((number, WARMING, ""))
             _limit(resource.RLIM_INFINITY)

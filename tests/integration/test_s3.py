@@ -121,7 +121,7 @@ def test_parquet_is_streamed_from_s3_and_read_on_from_the_row(
             used += batch["id"].tolist()
         training.save([batches])
     assert sorted(used) == list(range(ROWS))
-    with pytest.raises(SpecError, match="where no parquet file is"):
+    with pytest.raises(SpecError, match="which has no parquet files"):
         rows.read_parquet(s3.replace("s3://runs/", "s3://no-such-bucket/"), batch_size=5)
     with pytest.raises(StorageError, match="cannot be read"):
         rows.read_parquet("s3://runs/x?endpoint_override=127.0.0.1:9&scheme=http", batch_size=5)

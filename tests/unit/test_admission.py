@@ -336,7 +336,7 @@ class TestOfAnAttempt:
         assert head.notes == {}
         with admission.admitted(context):
             head.away = True
-        assert len(head.notes) == 1, "it could not be given back, which is no error of the step"
+        assert len(head.notes) == 1, "it could not be given back, which is not an error of the step"
         head.away = False
         monkeypatch.setenv(admission.AUTOSCALING, "1")
         with admission.admitted(context):

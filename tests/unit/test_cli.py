@@ -244,7 +244,7 @@ def test_a_run_cancelled_before_it_began_has_that_as_its_error(storage: str, ray
     ("given", "words"),
     [
         ("runs/mine", "which is a run directory; expected the storage above it, '{storage}'"),
-        ("nowhere", "where nothing is; expected a path or URI that holds runs"),
+        ("nowhere", "which does not exist; expected a path or URI that holds runs"),
         ("runs/file", "which is a file; expected a folder that holds runs"),
         ("ftp://x", "expected a local path or a URI with scheme"),
     ],

@@ -75,7 +75,7 @@ def test_changes_keep_the_type_of_a_number() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, numpy.float32("nan"), torch.tensor(math.nan), "nan"])
 def test_a_loss_that_is_no_finite_number_is_noticed(value: Any) -> None:
     if isinstance(value, str):
-        check_finite({"loss": value}, [])  # text is no number
+        check_finite({"loss": value}, [])  # text is not a number
         return
     for metrics in ({"loss": value}, {"val_loss": value}, {"train": {"loss": value}}):
         with pytest.raises(NanLossError, match=r"the reported (loss|val_loss|train/loss) is (nan|inf)"):

@@ -197,7 +197,7 @@ def test_while_the_controller_stands_still_nobody_hangs(tmp_path: Path, monkeypa
     played.report(5002.0)
     assert played.polls(5061.5) == {0: None, 1: None}
     assert played.notes == []
-    assert isinstance(played.polls(5062.0)[1], InfrastructureError), "the pause is no interval to learn from"
+    assert isinstance(played.polls(5062.0)[1], InfrastructureError), "the pause is not an interval to learn from"
 
 
 def test_progress_outside_a_training_does_nothing() -> None:

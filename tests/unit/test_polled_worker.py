@@ -1,4 +1,4 @@
-"""How a worker hears from a controller that is no actor, and when it answers its polls."""
+"""How a worker hears from a controller that is not an actor, and when it answers its polls."""
 
 import threading
 from collections.abc import Callable

@@ -116,14 +116,14 @@ def test_every_rank_is_a_row_where_the_run_kept_them(tmp_path: Path) -> None:
     assert frame["loss"].tolist() == [1.0, 1.1, 1.2, 3.0, 3.1, 3.2]
     assert result.history(repeated=True)["counts"].tolist() == [True] * 3 + [False] * 3 + [True] * 3
     assert result.history(rank=2)["loss"].tolist() == [1.2, 3.2]
-    with pytest.raises(SpecError, match=r"rank: got 3, of which .*/run has no report; expected 0 to 2"):
+    with pytest.raises(SpecError, match=r"rank: got 3 of .*/run, which has no reports of it; expected 0 to 2"):
         result.history(rank=3)
 
 
 def test_a_rank_that_was_not_kept_is_refused(tmp_path: Path) -> None:
     result = training(tmp_path, [report(1, loss=1.0)])
     assert len(result.history(rank=0)) == 1
-    with pytest.raises(SpecError, match=r"rank: got 1, of which .* expected 0, as the run has no report_all_ranks"):
+    with pytest.raises(SpecError, match=r"rank: got 1 of .* expected 0, as the run has no report_all_ranks"):
         result.history(rank=1)
 
 

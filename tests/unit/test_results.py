@@ -118,7 +118,7 @@ def test_numpy_and_torch_values_become_plain_numbers() -> None:
         "tensor": torch.ones(2, dtype=torch.int32),
         "nan tensor": torch.tensor(float("nan")),
         "nested": {"x": (np.float16(1.0), {1})},
-        3: "a key that is no string",
+        3: "a key that is not a string",
         "object": object,
     }
     safe = json_safe(values)
@@ -129,7 +129,7 @@ def test_numpy_and_torch_values_become_plain_numbers() -> None:
     assert safe["scalar tensor"] == 2.0
     assert safe["nan tensor"] is None
     assert safe["nested"] == {"x": [1.0, [1]]}
-    assert safe["3"] == "a key that is no string"
+    assert safe["3"] == "a key that is not a string"
 
 
 def all_errors(cls: type[RayTrainWorkflowsError] = RayTrainWorkflowsError) -> list[type[RayTrainWorkflowsError]]:

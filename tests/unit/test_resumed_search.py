@@ -65,7 +65,7 @@ def test_a_search_that_cannot_be_gone_on_from_is_refused_before_the_submit(tmp_p
     RunDir.of(training).write_spec(training)
     nothing = finished(tmp_path, [row(1, None)], "nothing")
     for uri, fields, words in (
-        (f"{tmp_path}/nowhere", {}, r"search: got '.*nowhere', which is no run directory; expected that of a finished"),
+        (f"{tmp_path}/nowhere", {}, r"search: got '.*nowhere', which is not a run directory; expected that of a finished"),
         (RunDir.of(training).uri, {}, "a run of kind 'train'; expected a search"),
         (RunDir.of(unfinished).uri, {}, "which has no result yet; expected a finished search"),
         (nothing.uri, {}, r"in which no trial has 'value' \(max\); expected one that has"),

@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: rows.read_parquet(str(make_files(folder)), batch_size=1, columns=["txt"]),
         "(did you mean text?)",
     ),
-    "no files": (lambda folder: rows.read_parquet(str(folder), batch_size=1), "where no parquet file is; expected files"),
+    "no files": (lambda folder: rows.read_parquet(str(folder), batch_size=1), "which has no parquet files; expected files"),
     "no paths": (lambda folder: rows.read_parquet([], batch_size=1), "paths: got []; expected a list of paths"),
     "one column": (
         lambda folder: rows.read_parquet(str(make_files(folder)), batch_size=1, columns="id"),  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_other_files_of_as_many_rows_are_refused(run: Training, tmp_path: Path) 
     batches = rows.read_parquet(str(place), batch_size=4)
     run.save([batches])
     (place / "d.parquet").rename(place / "e.parquet")
-    with pytest.raises(SpecError, match="got other data than the checkpoint was made with, of as many rows; expected"):
+    with pytest.raises(SpecError, match="got as many rows as the checkpoint was made with, but different data; expected"):
         rows.read_parquet(str(place), batch_size=4)
 
 

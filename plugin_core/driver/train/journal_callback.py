@@ -196,7 +196,7 @@ class JournalCallback(ReportCallback, ControllerCallback, WorkerGroupCallback):
             self._writer.flush()  # the next attempt relies on it
 
     def _why(self, state: str, error: BaseException) -> dict[str, Any]:
-        """What the entry says about an error. One that ends the training is told once, in whichever state is first."""
+        """What the entry says about an error. One that ends the training is reported once, in whichever state is first."""
         verdict = self._judge.verdict(error, final=state == "errored")
         entry = {**verdict.entry, "why": masking.masked(verdict.why)}
         if verdict.error is not None:

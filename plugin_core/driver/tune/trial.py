@@ -249,5 +249,5 @@ class Trial(tune.Trainable):
 
 
 def _without_digest(text: str) -> str:
-    """A function's name without its code's digest: mended code is no other trial."""
+    """A function's name without its code's digest: mended code is still the same trial."""
     return text.partition("#")[0] if is_name_of_value(text) else text

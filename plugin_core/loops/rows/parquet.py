@@ -87,7 +87,7 @@ def _listed(paths: list[str], filesystem: Any) -> tuple[Any, list[tuple[str, Any
         found = _reading(path, partial(_below, storage, path))
         if not found:
             raise SpecError(
-                f"paths: got {shown(paths[number])}, where no parquet file is; expected files or folders of them"
+                f"paths: got {shown(paths[number])}, which has no parquet files; expected files or folders of them"
             )
         files += [(f"{number}/{name}", info) for name, info in found]
     return storage, files

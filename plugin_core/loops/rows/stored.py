@@ -78,7 +78,7 @@ def _check_order(stored: Stored, order: Order) -> None:
         if stored[name] != order[name]:
             raise SpecError(f"{name}: got {order[name]}, and a checkpoint made with {name}={stored[name]}{rule}")
     if stored["data"] != order["data"]:
-        raise SpecError(f"rows: got other data than the checkpoint was made with, of as many rows{rule}")
+        raise SpecError(f"rows: got as many rows as the checkpoint was made with, but different data{rule}")
 
 
 def _position(stored: Stored, path: str) -> Position:
@@ -90,7 +90,7 @@ def _position(stored: Stored, path: str) -> Position:
         and sum(parts for parts, _ in cuts) <= MAX_PARTS + MAX_CUTS
     )
     if not valid:
-        raise StorageError(f"{path} is damaged: it is no position in {rows:,} rows")
+        raise StorageError(f"{path} is damaged: it does not hold a position in {rows:,} rows")
     return Position(stored["epoch"], tuple(cuts))
 
 
