@@ -126,7 +126,7 @@ def test_a_picture_is_written_here_or_where_asked(storage: str, raytrain: Raytra
         (["--metric", "epoch", "--plot", "loss"], "--metric: got it with --plot"),
         (["--output", "x.png"], "--output: got 'x.png' without --plot; expected both"),
         (["--plot", "los"], "metrics: got 'los', which no report has; expected one of 'epoch', 'loss'"),
-        (["--rank", "2"], "rank: got 2, of which"),
+        (["--rank", "2"], "rank: got 2 of "),
     ],
 )
 def test_what_does_not_go_together_is_refused(storage: str, raytrain: Raytrain, options: list[str], words: str) -> None:
