@@ -279,9 +279,9 @@ def _clear_stale(folder: Path) -> None:
             file.unlink()
 
 
-def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
-    """The processes with this mark. Ray's agents overwrite their environment, including the mark, with their title (and
-    outlive their raylet by minutes), so they are recognised by the session they were started in."""
+def marked_processes(mark: str, *sessions: int, variable: str = MARK) -> list[psutil.Process]:
+    """The processes with this mark in that variable. Ray's agents overwrite their environment, including the mark, with
+    their title (and outlive their raylet by minutes), so they are recognised by the session they were started in."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -289,7 +289,7 @@ def marked_processes(mark: str, *sessions: int) -> list[psutil.Process]:
                 continue
             title = "".join(process.cmdline()[:1])
             agent = title.startswith(("ray::", "ray-")) and os.getsid(process.pid) in sessions
-            if agent or process.environ().get(MARK) == mark:
+            if agent or process.environ().get(variable) == mark:
                 found.append(process)
         except (psutil.Error, ProcessLookupError):
             continue

@@ -126,7 +126,7 @@ async def tell_start(cluster: Cluster, tell: Listener) -> None:
 
 
 async def release(cluster: Cluster, succeeded: bool, tell: Listener) -> None:
-    """Release a run's cluster. Never raises: a failure is logged."""
+    """Release a run's cluster. Never raises: a failure is reported."""
     try:
         await cluster.release(succeeded)
     except RayTrainWorkflowsError as exc:

@@ -5,7 +5,8 @@ import os
 
 import psutil
 
-from devtools.servers import command_of, variable_of
+from devtools.servers import command_of
+from plugin_core.clusters.local_head import marked_processes
 from plugin_core.clusters.processes import end_processes
 
 #: A variable of the environment that only the processes of one suite have.
@@ -17,9 +18,8 @@ def end_leftovers(mark: str) -> list[str]:
     names: list[str] = []
     sessions: set[int] = set()
     for _ in range(5):
-        left = [process for process in psutil.process_iter() if variable_of(process, MARK) == mark]
-        sessions |= {_session(process) for process in left} - {os.getsid(0), 0}
-        left += [process for process in psutil.process_iter() if _session(process) in sessions and _is_ray(process)]
+        sessions |= {_session(process) for process in marked_processes(mark, variable=MARK)} - {os.getsid(0), 0}
+        left = marked_processes(mark, *sessions, variable=MARK)
         if not left:
             break
         names += [" ".join(command_of(process))[:100] for process in left]
@@ -31,8 +31,3 @@ def _session(process: psutil.Process) -> int:
     with contextlib.suppress(ProcessLookupError):
         return os.getsid(process.pid)
     return 0
-
-
-def _is_ray(process: psutil.Process) -> bool:
-    """Ray's processes write their title over their environment."""
-    return "".join(command_of(process)[:1]).startswith(("ray::", "ray-"))

@@ -123,7 +123,9 @@ def test_every_rank_is_a_row_where_the_run_kept_them(tmp_path: Path) -> None:
 def test_a_rank_that_was_not_kept_is_refused(tmp_path: Path) -> None:
     result = training(tmp_path, [report(1, loss=1.0)])
     assert len(result.history(rank=0)) == 1
-    with pytest.raises(SpecError, match=r"rank: got 1 of .* expected 0, as the run has no report_all_ranks"):
+    with pytest.raises(
+        SpecError, match=r"rank: got 1 of .*, which has no reports of it; expected 0, as the run has no report_all_ranks"
+    ):
         result.history(rank=1)
 
 
